@@ -155,15 +155,15 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
 def choices(folder: Path) -> dict[str, list[overhead.Cost]]:
     """Kernel -> its ways to record: of the newest `make overhead`, else of `make fig11 COSTS=1`."""
     rows = newest(RecordStore(folder, "overhead", ROWS).points())
-    found: dict[str, list[overhead.Cost]] = {}
+    by_kernel: dict[str, list[overhead.Cost]] = {}
     for one in rows:
         cost = overhead.Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
-        found.setdefault(one.kernel, []).append(cost)
+        by_kernel.setdefault(one.kernel, []).append(cost)
     for path in sorted(folder.glob("fig11/*.costs.json")):
         name = path.name.removesuffix(".costs.json")
-        if name not in found:
-            found[name] = overhead.read(path)
-    return found
+        if name not in by_kernel:
+            by_kernel[name] = overhead.read(path)
+    return by_kernel
 
 
 def table(costs: Sequence[KernelCost], stamp: str) -> Table:

@@ -80,10 +80,10 @@ def own_function(name: str) -> Callable[[], Any]:
         raise UsageError(f"{path} cannot be imported: {kind_and_line(error)}") from None
     finally:
         del sys.path[0]
-    found = getattr(module, function, None)
-    if not callable(found):
+    made_by = getattr(module, function, None)
+    if not callable(made_by):
         raise UsageError(f"{path} has no function {function}")
-    return found  # type: ignore[no-any-return]
+    return made_by  # type: ignore[no-any-return]
 
 
 def sizes_of(name: str) -> dict[str, int]:

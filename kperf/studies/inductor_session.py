@@ -105,8 +105,8 @@ def profile(name: str, folder: Path) -> None:
     memory = bandwidth.measure()
     if memory is None:
         raise MeasurementError("the GPU has no 512 MiB left to measure its bandwidth: free some of its memory")
-    told: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": memory.copy_gb_per_s}
-    write_atomically(folder / "session.json", json.dumps(told))
+    measured: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": memory.copy_gb_per_s}
+    write_atomically(folder / "session.json", json.dumps(measured))
     write_atomically(folder / "program.json", json.dumps(asdict(program)))
 
 

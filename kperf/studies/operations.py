@@ -152,8 +152,8 @@ def _numba(n: int) -> Call:
 
 
 def _numba_missing() -> str | None:
-    found = importlib.util.find_spec("numba")
-    return None if found else "Numba is not installed: `make libraries` in a checkout installs it"
+    spec = importlib.util.find_spec("numba")
+    return None if spec else "Numba is not installed: `make libraries` in a checkout installs it"
 
 
 def _copy(n: int) -> Call:

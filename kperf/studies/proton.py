@@ -77,11 +77,11 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
     Raises `UsageError` without a record, and without a checkout.
     """
     require_checkout("what `kperf proton` profiles, examples/,")
-    found = measured_or_recorded(
+    shown = measured_or_recorded(
         console, results, "proton", ROWS, partial(measure, results=results), require_gpu=require_gpu
     )
-    console.print(table(found.rows, found.stamp))
-    folder = found.folder / "proton"
+    console.print(table(shown.rows, shown.stamp))
+    folder = shown.folder / "proton"
     trees = {path.stem: read_tree(path) for path in sorted(folder.glob("*.hatchet"))}
     for name, tree in trees.items():
         console.print(f"{folder / name}.hatchet: TFLOP/s, GB/s, ms and calls of each frame")
@@ -89,12 +89,12 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
     if {"full", "causal"} <= trees.keys():
         console.print("full less causal: ms of each frame")
         console.print(rendered(subtract(trees["full"], trees["causal"]), (_milliseconds,)))
-    for line in said(found.rows):
+    for line in sentences(shown.rows):
         console.print(line)
     if importlib.util.find_spec("hatchet") is None:
         console.print("proton-viewer opens these files with llnl-hatchet and pandas: pip install llnl-hatchet pandas")
-    for path in draw(found.rows, found.stamp, found.folder / "proton_tflops"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(shown.rows, shown.stamp, shown.folder / "proton_tflops"):
+        console.print(f"drawn: {path} ({shown.stamp})")
 
 
 def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
@@ -201,7 +201,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 90 else f"{name[:87]}..."
 
 
-def said(rows: Sequence[ProtonRow]) -> list[str]:
+def sentences(rows: Sequence[ProtonRow]) -> list[str]:
     """Which code SDPA ran, by the names of its kernels."""
     return [
         f"{label(row.implementation)}, {row.session}, ran {_names(row, ', ')}."

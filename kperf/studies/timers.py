@@ -112,12 +112,12 @@ Draw = Callable[[Sequence[TimerRow], str, Path], list[Path]]
 def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, require_gpu: bool) -> None:
     """Measure, or read what is recorded; print the tables and draw them. Raises `UsageError` if nothing is recorded."""
     measure_here = partial(measure, ncu_path=ncu_path, results=results)
-    found = measured_or_recorded(console, results, "timers", ROWS, measure_here, require_gpu=require_gpu)
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
+    shown = measured_or_recorded(console, results, "timers", ROWS, measure_here, require_gpu=require_gpu)
+    console.print(table(shown.rows, shown.stamp))
+    for line in sentences(shown.rows):
         console.print(line)
-    for path in draw(found.rows, found.stamp, found.folder / "timers"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(shown.rows, shown.stamp, shown.folder / "timers"):
+        console.print(f"drawn: {path} ({shown.stamp})")
 
 
 def measure(common: Common, *, ncu_path: Path | None, results: Path) -> Iterator[TimerRow]:
@@ -347,7 +347,7 @@ def operation_label(key: str) -> str:
 
 def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
     """Operation -> the widest distance between medians of its device-side timers, over their median."""
-    found = {}
+    spreads = {}
     for key in OPERATIONS:
         medians = [
             row.median_us
@@ -355,17 +355,17 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
             if (row.operation, row.n) == (key, N) and row.timer in _DEVICE_SIDE and row.median_us is not None
         ]
         if len(medians) > 1:
-            found[key] = (max(medians) - min(medians)) / statistics.median(medians)
-    return found
+            spreads[key] = (max(medians) - min(medians)) / statistics.median(medians)
+    return spreads
 
 
 def summary(folder: Path) -> dict[str, float]:
     """For the table of claims: the widest disagreement of device-side timers about an operation."""
-    found = disagreement(newest(RecordStore(folder, "timers", ROWS).points()))
-    return {"device-side": max(found.values())} if found else {}
+    spreads = disagreement(newest(RecordStore(folder, "timers", ROWS).points()))
+    return {"device-side": max(spreads.values())} if spreads else {}
 
 
-def said(rows: Sequence[TimerRow]) -> list[str]:
+def sentences(rows: Sequence[TimerRow]) -> list[str]:
     """Whether device-side timers agree, and the reasons of rows without samples, each once."""
     lines = [
         f"{OPERATIONS[key].label}: device-side timers lie {spread:.1%} apart, "
