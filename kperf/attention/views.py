@@ -178,7 +178,7 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     kv_heads, kv_len = k.shape[1:3]
     if reason := _unsupported(q, kv_len, causal) or why_not_here(q):
         return Plan(why_not=reason)
-    strides = [readable_strides(one.shape, one.stride(), one.element_size()) for one in (q, k, v)]
+    strides = [readable_strides(each.shape, each.stride(), each.element_size()) for each in (q, k, v)]
     readable = [stride for stride in strides if stride is not None]
     if len(readable) < len(strides):
         return Plan(unreadable=tuple(stride is None for stride in strides))

@@ -81,14 +81,14 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
                     states.append(point.device_states)
         if not states:
             continue
-        throttle = [reasons for one in states for reasons in one.throttle]
+        throttle = [reasons for of_point in states for reasons in of_point.throttle]
         reasons = Counter(chain.from_iterable(throttle))
         made.add_row(
             uuid[:8],
             f"{math.expm1(statistics.fmean(offsets)):+.2%}",
-            f"{statistics.median(mhz for one in states for mhz in one.sm_mhz):.0f}",
-            f"{statistics.fmean(watts for one in states for watts in one.power_w):.0f}",
-            f"{max(celsius for one in states for celsius in one.temperature_c)}",
+            f"{statistics.median(mhz for of_point in states for mhz in of_point.sm_mhz):.0f}",
+            f"{statistics.fmean(watts for of_point in states for watts in of_point.power_w):.0f}",
+            f"{max(celsius for of_point in states for celsius in of_point.temperature_c)}",
             ", ".join(f"{reason} {count / len(throttle):.0%}" for reason, count in sorted(reasons.items())) or "-",
         )
     return made

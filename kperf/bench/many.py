@@ -311,8 +311,8 @@ def processes(chosen: Sequence[Numbered]) -> Iterator[Processes]:
         # Others on this machine reach the port, too, and would have programs of theirs run.
         among_us = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1"}
         workers = {
-            f"GPU {one.number}": {"cls": _Nanny, "options": _options(one, f"GPU {one.number}", scratch) | among_us}
-            for one in chosen
+            f"GPU {card.number}": {"cls": _Nanny, "options": _options(card, f"GPU {card.number}", scratch) | among_us}
+            for card in chosen
         }
         scheduler = {
             "cls": Scheduler,
@@ -356,7 +356,7 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory(prefix="kperf-gpus-") as scratch:
             host = platform.node()
-            nannies = [_Nanny(address, **_options(one, f"{host}, GPU {one.number}", scratch)) for one in chosen]
+            nannies = [_Nanny(address, **_options(card, f"{host}, GPU {card.number}", scratch)) for card in chosen]
             try:
                 await asyncio.gather(*nannies)
                 await asyncio.gather(*(nanny.finished() for nanny in nannies))
@@ -374,13 +374,13 @@ def _gpus(client: Client) -> dict[str, set[str]]:
     return {address: names - {"GPU"} for address, names in resources.items() if "GPU" in names}
 
 
-def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
+def _options(card: Numbered, name: str, scratch: str) -> dict[str, Any]:
     """Of a nanny whose process sees one GPU, by its UUID: numbers depend on who counts."""
     return {
         "name": name,
         "nthreads": 1,
-        "env": {"CUDA_VISIBLE_DEVICES": f"GPU-{one.gpu.uuid}"},
-        "resources": {"GPU": 1, one.gpu.uuid: 1},
+        "env": {"CUDA_VISIBLE_DEVICES": f"GPU-{card.gpu.uuid}"},
+        "resources": {"GPU": 1, card.gpu.uuid: 1},
         "memory_limit": 0,
         "local_directory": scratch,
         "plugins": [_OneGpu()],

@@ -147,13 +147,13 @@ def measure(
                     PowerPoint(
                         **common,
                         **workload.model_dump(),
-                        implementation=one.key,
+                        implementation=each.key,
                         seconds=seconds,
-                        samples=one.samples,
+                        samples=each.samples,
                         other_processes=device.other_processes(),
-                        override_sha256=hashes.get(one.key),
+                        override_sha256=hashes.get(each.key),
                     )
-                    for one in alone
+                    for each in alone
                 ]
             )
             del alone, inputs

@@ -72,13 +72,13 @@ def compare(repeated: Sequence[Pair]) -> Repeated:
     ratios, held, missed, retuned = [], 0, [], []
     for first, second in repeated:
         for key in first:
-            one, other = first[key], second[key]
-            if not isinstance(one, MeasuredPoint) or not isinstance(other, MeasuredPoint):
+            before, after = first[key], second[key]
+            if not isinstance(before, MeasuredPoint) or not isinstance(after, MeasuredPoint):
                 continue
-            if one.message != other.message:
-                retuned.append(f"{one.workload} {key}: {one.message}; then {other.message}")
+            if before.message != after.message:
+                retuned.append(f"{before.workload} {key}: {before.message}; then {after.message}")
                 continue
-            times.append(one.ci95_ms[0] <= other.median_ms <= one.ci95_ms[1])
+            times.append(before.ci95_ms[0] <= after.median_ms <= before.ci95_ms[1])
             interval = None if key == BASELINE else speedup_interval([first], key, BASELINE)
             again = speedup(second, key, BASELINE)
             if interval is None or again is None:
@@ -88,7 +88,7 @@ def compare(repeated: Sequence[Pair]) -> Repeated:
             if low <= again <= high:
                 held += 1
             else:
-                missed.append(f"{one.workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
+                missed.append(f"{before.workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
     shifted = sum(p.shifts for p in timed)
     return Repeated(len(timed), shifted, len(times), sum(times), ratios, held, missed, retuned)
 

@@ -66,7 +66,9 @@ def compared(record: SweepTime, records: Sequence[SweepTime]) -> str:
     sweep += f" and {record.start_s:.0f} s to start"
     these = {share.environment for share in record.gpus}
     on_one = [
-        one for one in records if len(one.gpus) == 1 and one.gpus[0].environment in these and one.same_work(record)
+        earlier
+        for earlier in records
+        if len(earlier.gpus) == 1 and earlier.gpus[0].environment in these and earlier.same_work(record)
     ]
     if not on_one:
         return f"{sweep}; the same work on one of them is not recorded: GPUS=1 with FRESH=1 records it"

@@ -141,7 +141,7 @@ class _Loops(DefaultHandler):
         return replace(made, term=_term(name, args))
 
     def load(self, name: str, index: sympy.Expr) -> _Value:
-        variables = frozenset().union(*(self._looked_up.get(one.name, {one}) for one in index.free_symbols))
+        variables = frozenset().union(*(self._looked_up.get(symbol.name, {symbol}) for symbol in index.free_symbols))
         if name in self._stored:
             stored = self._stored[name]
             return _Value(stored.number, variables, stored.floating)
@@ -193,7 +193,7 @@ class _Loops(DefaultHandler):
             self._made(key, self._ranges, True, flops=flops, functions=functions)
             self.reduced += self.flops - before
         depends = frozenset().union(*(part.depends for part in parts)) & kept
-        return tuple(self._made((*key, place), depends, one.is_floating_point) for place, one in enumerate(dtypes))
+        return tuple(self._made((*key, place), depends, dtype.is_floating_point) for place, dtype in enumerate(dtypes))
 
     def masked(self, mask: _Value, body: Callable[[], _Value], other: Any) -> _Value:
         before = self._condition
@@ -308,11 +308,12 @@ def elements(accesses: Sequence[Access], size: int) -> int:
     used = [_used(access) for access in distinct]
     bound = min(sum(access.points for access in used), size)
     strides = [_strides(access) for access in used]
-    common = sorted(set.intersection(*(set(one) for one in strides)), reverse=True)
+    common = sorted(set.intersection(*(set(of_access) for of_access in strides)), reverse=True)
     for taken in range(len(common), -1, -1):
         factors = common[:taken]
         rest = [
-            _without(access, [one[factor] for factor in factors]) for access, one in zip(used, strides, strict=True)
+            _without(access, [of_access[factor] for factor in factors])
+            for access, of_access in zip(used, strides, strict=True)
         ]
         if sum(access.points for access in rest) > _EVALUATED:
             break

@@ -181,7 +181,7 @@ def _bases(layout: str, name: str) -> list[list[int]] | None:
     match = re.search(rf"\b{name} = (\[\]|\[\[.*?\]\])", layout)
     if match is None:
         return None
-    return [[int(n) for n in re.findall(r"\d+", one)] for one in re.findall(r"\[([\d, ]+)\]", match[1])]
+    return [[int(n) for n in re.findall(r"\d+", vector)] for vector in re.findall(r"\[([\d, ]+)\]", match[1])]
 
 
 def _spanned(bases: list[list[int]], rank: int) -> Coordinates:

@@ -274,7 +274,7 @@ def quoted(text: str) -> str:
 
 def unescaped(text: str) -> str:
     """What a string in LLVM's assembly says, without its quotes: bytes outside of ASCII are three octal digits."""
-    return _of_bytes(_OCTAL.sub(lambda one: one[1] if len(one[1]) == 1 else chr(int(one[1], 8)), text))
+    return _of_bytes(_OCTAL.sub(lambda match: match[1] if len(match[1]) == 1 else chr(int(match[1], 8)), text))
 
 
 def _of_bytes(text: str) -> str:

@@ -44,7 +44,10 @@ class MachineCode:
         """The same code with its lines of source where they stand now."""
         if not moved.lines:
             return self
-        instructions = tuple(replace(one, frames=tuple(map(moved.frame, one.frames))) for one in self.instructions)
+        instructions = tuple(
+            replace(instruction, frames=tuple(map(moved.frame, instruction.frames)))
+            for instruction in self.instructions
+        )
         return MachineCode(instructions, self.loops)
 
     def depth(self, instruction: Instruction) -> int:

@@ -55,9 +55,9 @@ def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
     here = code.instructions[place].address
     around = [loop for loop in code.loops if loop[0] <= here <= loop[1]]
     first, last = max(around, default=(-1, -1))
-    yield from (one for one in code.instructions[:place][::-1] if one.address >= first)
-    yield from (one for one in code.instructions[place:][::-1] if one.address <= last)
-    yield from (one for one in code.instructions[:place][::-1] if one.address < first)
+    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address >= first)
+    yield from (instruction for instruction in code.instructions[place:][::-1] if instruction.address <= last)
+    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address < first)
 
 
 def _used(instruction: Instruction) -> set[_Register]:

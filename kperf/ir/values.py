@@ -106,7 +106,7 @@ def inner_strides(module: Module) -> dict[str, str]:
     and strides in 64 bits, whether NaN pads (from 3.7 on, whether tf32 is rounded), shape in 32 bits, strides again.
     """
     arguments = arguments_of(module)
-    kinds = "".join("p" if "!tt.ptr" in one.type else _LETTERS.get(one.type, "-") for one in arguments)
+    kinds = "".join("p" if "!tt.ptr" in argument.type else _LETTERS.get(argument.type, "-") for argument in arguments)
     return {
         arguments[match.start() + 2 * rank].name.removeprefix("%"): arguments[match.start()].name.removeprefix("%")
         for rank in range(1, _MOST_DIMENSIONS + 1)
@@ -129,7 +129,7 @@ class Values:
             for result in op.results:
                 self._made[_line(op.parent), result] = op
             if op.name in ("scf.for", "scf.while"):
-                self._carried |= {(region.line, name): one for region, name, one in _carried_by(op)}
+                self._carried |= {(region.line, name): carried for region, name, carried in _carried_by(op)}
         self._arguments = {argument.name: argument for argument in arguments_of(module)}
         self._sampled = {
             name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
@@ -204,7 +204,7 @@ class Values:
             else:
                 begun.add(known)
                 self._found[known] = None  # of what depends on itself nothing is known
-                todo += [one for need in self._needs(*known) if (one := self._named(*need)) not in self._found]
+                todo += [key for need in self._needs(*known) if (key := self._named(*need)) not in self._found]
         return self._found[asked]
 
     def _named(self, region: Region | None, name: str) -> tuple[tuple[int, str], int]:

@@ -27,7 +27,7 @@ class _Fact:
 
     def cells(self, timelines: Sequence[Timeline], *, change: bool) -> list[str]:
         """Its name, its value in each timeline, and if it is wanted what changed from the first to the second."""
-        values = [self.read(one) for one in timelines]
+        values = [self.read(t) for t in timelines]
         cells = ["-" if value is None else self.form.format(value) for value in values]
         return [self.name, *cells, *([self._change(*values[:2])] if change else [])]
 
@@ -67,8 +67,8 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
 
     Raises `MeasurementError` if it takes longer than that, `UsageError` if a file is no timeline.
     """
-    one, other = read_timeline(before), read_timeline(after)
-    table_rows = rows([one, other], change=True)
+    earlier, later = read_timeline(before), read_timeline(after)
+    table_rows = rows([earlier, later], change=True)
     if markdown:
         console.out(as_markdown(table_rows), end="", highlight=False)
     else:
@@ -76,10 +76,10 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
         for row in table_rows:
             table.add_row(*map(printable, row))
         console.print(table)
-    first, second = one.overhead.launch_ms, other.overhead.launch_ms
+    first, second = earlier.overhead.launch_ms, later.overhead.launch_ms
     if most_slower is not None and second > first * (1 + most_slower / 100):
         raise MeasurementError(
-            f"{other.kernel} takes {second:.4f} ms where it took {first:.4f} ms: {second / first - 1:.1%} longer, and "
+            f"{later.kernel} takes {second:.4f} ms where it took {first:.4f} ms: {second / first - 1:.1%} longer, and "
             f"{most_slower:g} % are allowed"
         )
 
@@ -90,12 +90,12 @@ def rows(timelines: Sequence[Timeline], *, change: bool) -> list[list[str]]:
     `change`: two are of one kernel, before and after; what changed is a column more, and a row each for its regions.
     """
     about: list[tuple[str, list[str]]] = [
-        ("kernel", [one.label for one in timelines]),
-        ("file", [one.file for one in timelines]),
-        ("GPU", [one.environment.gpu for one in timelines]),
-        ("grid", [" x ".join(map(str, one.grid)) for one in timelines]),
-        ("confidence", [one.confidence.level for one in timelines]),
-        ("findings", [", ".join(finding.id for finding in one.findings) or "-" for one in timelines]),
+        ("kernel", [t.label for t in timelines]),
+        ("file", [t.file for t in timelines]),
+        ("GPU", [t.environment.gpu for t in timelines]),
+        ("grid", [" x ".join(map(str, t.grid)) for t in timelines]),
+        ("confidence", [t.confidence.level for t in timelines]),
+        ("findings", [", ".join(finding.id for finding in t.findings) or "-" for t in timelines]),
     ]
     regions = _regions(*timelines) if change else []
     all_rows = [[name, *values, *([""] if change else [])] for name, values in about]

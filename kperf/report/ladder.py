@@ -72,15 +72,15 @@ def rungs(ladder: Ladder) -> list[Rung]:
     for level, lines in ladder.levels.items():
         for line in lines:
             if line.frame is not None:
-                one = rung(line.frame.file, line.frame.line)
-                one.lines[level].append(line)
-                one.callers |= {(frame.file, frame.line) for frame in callers(line)}
+                entry = rung(line.frame.file, line.frame.line)
+                entry.lines[level].append(line)
+                entry.callers |= {(frame.file, frame.line) for frame in callers(line)}
     for finding in ladder.findings:
         if finding.source.line:
             rung(finding.source.file, finding.source.line).findings.append(finding)
 
-    def order(one: Rung) -> tuple[bool, bool, str, int]:
-        return one.file != ladder.file, Frame(one.file, one.number).in_library, one.file, one.number
+    def order(entry: Rung) -> tuple[bool, bool, str, int]:
+        return entry.file != ladder.file, Frame(entry.file, entry.number).in_library, entry.file, entry.number
 
     return sorted(by_line.values(), key=order)
 
@@ -111,7 +111,7 @@ def _restricted(ladder: Ladder, first: int, last: int) -> Ladder:
         return any(frame.file == ladder.file and first <= frame.line <= last for frame in frames)
 
     levels = {level: [line for line in lines if within(line.frames)] for level, lines in ladder.levels.items()}
-    findings = [one for one in ladder.findings if within([Frame(one.source.file, one.source.line)])]
+    findings = [finding for finding in ladder.findings if within([Frame(finding.source.file, finding.source.line)])]
     return replace(ladder, levels=levels, findings=findings)
 
 
@@ -125,15 +125,15 @@ def show(console: Console, ladder: Ladder) -> None:
         if not finding.source.line:
             _show_finding(console, finding)
     width = max(map(len, ladder.levels), default=0)
-    for one in rungs(ladder):
-        head = Text(f"{one.name}  {one.text.strip()}", style="bold")
-        if one.callers:
-            head.append(f"  (inlined at {', '.join(place(*at) for at in sorted(one.callers))})", style="not bold")
+    for rung in rungs(ladder):
+        head = Text(f"{rung.name}  {rung.text.strip()}", style="bold")
+        if rung.callers:
+            head.append(f"  (inlined at {', '.join(place(*at) for at in sorted(rung.callers))})", style="not bold")
         console.print(head)
-        for finding in one.findings:
+        for finding in rung.findings:
             _show_finding(console, finding)
         for level in ladder.levels:
-            for number, line in enumerate(one.lines.get(level, ())):
+            for number, line in enumerate(rung.lines.get(level, ())):
                 console.print(Text(f"  {level if not number else '':<{width}}  {line.text.strip()}"))
     placeless = {level: sum(line.frame is None for line in lines) for level, lines in ladder.levels.items()}
     if any(placeless.values()):

@@ -494,7 +494,7 @@ def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
     """What the GPU's samples say of the original kernel, and whether they decide shares."""
     most = [f"{share:.0%} {STALLS.get(reason, reason)} ({reason})" for reason, share in samples.stalls.items()]
     line = f"{t.label}: of {samples.total} samples of the original kernel {', '.join(most[:_MOST_STALLS])}"
-    first = next((one for one in samples.lines if one.line), None)
+    first = next((each for each in samples.lines if each.line), None)
     if first is not None:
         line += f"; {first.samples / samples.total:.0%} are at {first.file}:{first.line}"
     if samples.dropped > _MANY_LOST * samples.total:
@@ -589,7 +589,7 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
 
 def _apart(t: Timeline, apart: Apart) -> str:
     """What several passes showed that do not fit together."""
-    costs = [one.overhead.ratio - 1 for one in apart.passes if one.overhead.ratio]
+    costs = [record.overhead.ratio - 1 for record in apart.passes if record.overhead.ratio]
     line = f"{t.label}: what is drawn is one launch with all events, for {len(apart.passes)} passes do not agree"
     if costs:
         line += f"; they cost {min(costs):+.1%} to {max(costs):+.1%} of the original kernel's time"

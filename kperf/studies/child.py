@@ -134,14 +134,14 @@ def side_by_side(
                         process_group=0,
                     )
                     running.append((place, child, time.monotonic() + limit_s, output))
-            for one in list(running):
-                place, child, until, printed = one
+            for entry in list(running):
+                place, child, until, printed = entry
                 late = child.poll() is None and time.monotonic() > until
                 if child.poll() is None and not late:
                     continue
                 if late:
                     _end(child, signal.SIGTERM)
-                running.remove(one)
+                running.remove(entry)
                 printed.seek(0)
                 with printed:
                     yield Ended(place, None if late else child.returncode, printed.read())

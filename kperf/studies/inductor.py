@@ -318,7 +318,7 @@ def table(rows: Sequence[InductorRow], stamp: str) -> Table:
     headers = ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which")
     made = titled_table(title, "kernel", "launches", *headers, left={"kernel", "which"})
     for group in grouped(rows):
-        row, time = group[0], sum(one.time_us or 0.0 for one in group) / len(group)
+        row, time = group[0], sum(launch.time_us or 0.0 for launch in group) / len(group)
         cells = ["-"] * 7 + [row.message]
         if time:
             products, memory = row.at_ceilings_us

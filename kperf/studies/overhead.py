@@ -117,8 +117,8 @@ def measure(
 ) -> list[Cost]:
     """As `take`, what it comes to."""
     return [
-        Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
-        for one in take(console, subject, traced, bind, rounds)
+        Cost(choice=cost.choice, pairs=cost.pairs, ratio=cost.ratio, same_order=cost.same_order)
+        for cost in take(console, subject, traced, bind, rounds)
     ]
 
 

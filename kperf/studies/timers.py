@@ -174,7 +174,7 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
     """Microseconds by timer and operation, of the timers that live in this process."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     ten = {key: capture_graph(call, _REPLAYED)[0] for key, call in calls.items()}
-    one = {key: capture_graph(call, 1)[0] for key, call in calls.items()}
+    single = {key: capture_graph(call, 1)[0] for key, call in calls.items()}
 
     def host(key: str) -> float:
         begin = time.perf_counter()
@@ -191,7 +191,7 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
         return float(start.elapsed_time(end)) * 1e3
 
     def flushed(key: str) -> float:
-        elapsed = timed_replay(one[key], flush)
+        elapsed = timed_replay(single[key], flush)
         torch.cuda.synchronize()
         return elapsed() * 1e3
 

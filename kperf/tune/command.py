@@ -220,7 +220,7 @@ class _Tuning:
             self.say(f"{self.workload}: before and after, beside the others")
             others = implementations([key for key in (*NATIVE, *VENDORS) if key in IMPLEMENTATIONS])
             ours = [_in(self.space.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
-            self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
+            self._measure("comparison", [*((each, None) for each in others), *ours], rounds)
 
     def _measure(self, part: Part, timed: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
         """Check and time these in turn, and record them.

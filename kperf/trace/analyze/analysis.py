@@ -291,8 +291,8 @@ def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) 
         for start, end in [stretch for window in windows for stretch in idle(in_flight, *window)]:
             between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
             for low, high in pairwise(sorted({start, end, *between})):
-                there = ((one, spans) for one, spans in rows if one.start <= low < one.end)
-                causes[_cause(sorted(_at(spans, low - one.later) for one, spans in there))] += high - low
+                there = ((cta, spans) for cta, spans in rows if cta.start <= low < cta.end)
+                causes[_cause(sorted(_at(spans, low - cta.later) for cta, spans in there))] += high - low
     if not observed:
         return None
     total = sum(causes.values())

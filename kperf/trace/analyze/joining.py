@@ -282,7 +282,7 @@ def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
             name: tuple(item for interval in intervals for item in getattr(interval, name))
             for name in ("waits", "signals", "loads", "uses", "queue", "traffic")
         },
-        parts=tuple(part for one in working for part in (one.parts or (WorkPart(one.name, one.kind),))),
+        parts=tuple(part for each in working for part in (each.parts or (WorkPart(each.name, each.kind),))),
     )
 
 

@@ -107,7 +107,7 @@ class Resident:
 
     def in_flight(self) -> list[InFlight]:
         """As of the first CTA's clock."""
-        return [replace(one, start=one.start + self.later, end=one.end + self.later) for one in self.cta.in_flight]
+        return [replace(mma, start=mma.start + self.later, end=mma.end + self.later) for mma in self.cta.in_flight]
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Neighbours:
     @cached_property
     def together(self) -> int:
         """The most that are there at once."""
-        starts, ends = (sorted(getattr(one, limit) for one in self.residents) for limit in ("start", "end"))
+        starts, ends = (sorted(getattr(resident, limit) for resident in self.residents) for limit in ("start", "end"))
         return max(bisect_right(starts, start) - bisect_right(ends, start) for start in starts)
 
     @cached_property
     def places(self) -> dict[int, int]:
         """Which of the residents came in the place of which: of those that had ended, the last that was not taken."""
-        starts, ends = ([getattr(one, limit) for one in self.residents] for limit in ("start", "end"))
+        starts, ends = ([getattr(resident, limit) for resident in self.residents] for limit in ("start", "end"))
         ending = deque(sorted(range(len(ends)), key=ends.__getitem__))
         free: list[int] = []
         places: dict[int, int] = {}

@@ -211,14 +211,14 @@ class Capturer:
         if len(several.original_spans) + len(several.waiting) == len(several.passes):
             several.original_spans.append(self.timed(call, call.stream))
             return True
-        one = several.waiting[0]
-        size = one.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
+        next_pass = several.waiting[0]
+        size = next_pass.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
         try:
-            launched = self._launch(one.kernel, size, call, check=self._options.check)
+            launched = self._launch(next_pass.kernel, size, call, check=self._options.check)
         except Exception as error:  # as in `trace`
             taken.why_one = f"a pass was refused: {why(error)}"
             return False
-        one.buffer, one.spans = launched.events, launched.spans
+        next_pass.buffer, next_pass.spans = launched.events, launched.spans
         if launched.same is False:
             taken.same_outputs = False
         return True
