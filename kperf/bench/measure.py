@@ -256,7 +256,7 @@ def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: 
 def prepare_alone(
     implementation: Implementation, workload: Workload, inputs: Inputs, milliseconds: float
 ) -> tuple[Candidate, int]:
-    """A graph of enough calls for so many milliseconds, its output checked, and its floating-point operations.
+    """A graph of enough calls, one at least, for so many milliseconds, its output checked, and its FLOPs.
 
     Raises `MeasurementError` if the output is wrong.
     """
@@ -269,19 +269,15 @@ def prepare_alone(
     return candidate, calls * workload.flops
 
 
-def check(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+def check(implementation: Implementation, workload: Workload) -> float:
     """Run an implementation once on fresh inputs; its relative error. Raises `MeasurementError` if it is wrong."""
-    inputs = make_inputs(workload, seed)
-    bound = _bind(implementation, workload, inputs)
-    try:
-        return _check(implementation, bound, 1, workload, expected_of(workload, inputs)).rel_error
-    except _WrongError as error:
-        raise MeasurementError(f"{implementation.label} on {workload}: {error}") from None
+    candidate, _ = prepare_alone(implementation, workload, make_inputs(workload, seed=0), milliseconds=0.0)
+    return candidate.rel_error
 
 
-def check_on_cpu(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+def check_on_cpu(implementation: Implementation, workload: Workload) -> float:
     """Compute a small workload on the CPU; its relative error. Raises `MeasurementError` if that is too large."""
-    inputs = make_inputs(workload, seed, "cpu")
+    inputs = make_inputs(workload, seed=0, device_name="cpu")
     operands = inputs.q, inputs.k, inputs.v
     expected = expected_of(workload, inputs)
     if inputs.do is None:
