@@ -116,12 +116,12 @@ def diagnose(machine: Machine) -> list[Verdict]:
 def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
-    runtime = _version("nvidia-cuda-runtime")
+    runtime = version("nvidia-cuda-runtime")
     stack = look()
     return Machine(
         in_container="KPERF_IN_CONTAINER" in os.environ,
         python=platform.python_version(),
-        packages={"torch": stack.torch, "triton": stack.triton, "fa3-fwd": _version("fa3-fwd")},
+        packages={"torch": stack.torch, "triton": stack.triton, "fa3-fwd": version("fa3-fwd")},
         pinned=_pinned(),
         driver=driver,
         driver_cuda=driver_cuda,
@@ -336,7 +336,8 @@ def _pinned() -> dict[str, str]:
     return {name: versions[name] for name in PINNED if name in versions}
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """Of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
