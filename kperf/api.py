@@ -382,7 +382,7 @@ def _recorded(finding: "Finding") -> "Finding":
 def _shown(traced: Trace | KernelTrace) -> str:
     """A report inside of a page, as in a notebook: neither's styles and scripts reach the other's.
 
-    What stands in the way of a report is said instead.
+    What stands in the way of a report is shown instead.
     """
     from html import escape
 

@@ -57,7 +57,7 @@ def of_standard_output() -> WholeConsole:
 
 
 def of_standard_error() -> WholeConsole:
-    """Likewise; for what is said beside a result."""
+    """Likewise; for what is printed beside a result."""
     return WholeConsole(stderr=True, width=_columns(sys.stderr))
 
 

@@ -137,7 +137,7 @@ def run(
 
     results: the folder that goes in and comes back, made if missing. gpus: "auto" takes them if this machine has an
     NVIDIA driver. memory: as Docker writes it ("32g"), four fifths of the engine's if None. Ctrl-C stops the container
-    and returns 130. Raises `UsageError` for what a person has to mend, `MeasurementError` if the container is killed.
+    and returns 130. Raises `UsageError` for what a person has to fix, `MeasurementError` if the container is killed.
     """
     console = console or of_standard_error()
     with _session(command, results, image, gpus, memory, console) as container:

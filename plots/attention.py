@@ -226,7 +226,7 @@ def _growth(runs: dict[Key, Run], keys: Sequence[str]) -> str:
 
 
 def _finished(made: Figure, title: Sequence[str], notes: Sequence[str]) -> Figure:
-    """With title and what has to be said."""
+    """With title and notes."""
     headline(made, title, [], [])
     footnote(made, notes)
     return made

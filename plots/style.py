@@ -152,7 +152,7 @@ def headline(figure: Figure, lines: Sequence[str], handles: Sequence[Artist], la
 
 
 def footnote(figure: Figure, lines: Sequence[str]) -> None:
-    """What has to be said below, wrapped to the figure's width."""
+    """Notes below, wrapped to the figure's width."""
     columns = int(figure.get_figwidth() * 19)  # characters an inch in this size of type
     text = "\n".join(fill(line, columns) for line in lines)
     figure.supxlabel(text, fontsize=SMALL, color="#333333", x=0.01, ha="left", linespacing=1.25)

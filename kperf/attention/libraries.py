@@ -41,7 +41,7 @@ _SHAPES = 64
 
 
 def missing(module: str, distribution: str, *, pinned: bool = False) -> str | None:
-    """None if the package is there, else one sentence with the mend, which leaves torch as the lock has it.
+    """None if the package is there, else one sentence with the fix, which leaves torch as the lock has it.
 
     The lock has none of these. `pinned`: requirements/libraries.txt has a release that goes with the lock's torch; what
     the others want of torch and CUDA changes with each release.

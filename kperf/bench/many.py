@@ -392,7 +392,7 @@ def _options(card: Numbered, name: str, scratch: str) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The engine's settings, and none of its log: what there is to say is said here."""
+    """The engine's settings, and none of its log: what there is to say is printed here."""
     logger = logging.getLogger("distributed")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -406,7 +406,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _sentences(address: str = "") -> Iterator[None]:
-    """What a new process said of its GPU, which the engine raises as the cause of a failure of its own.
+    """What a new process reported of its GPU, which the engine raises as the cause of a failure of its own.
 
     Raises `UsageError` if the cause is that no scheduler answers at `address`.
     """

@@ -23,7 +23,7 @@ from triton import knobs
 from kperf.errors import UsageError
 
 _SUBSCRIBED_ALREADY = 39
-_MENDS = {
+_FIXES = {
     35: "the driver lets nobody but administrators read the GPU's counters: load its kernel module with "
     "NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN (developer.nvidia.com/ERR_NVGPUCTRPERM)",
     _SUBSCRIBED_ALREADY: "another profiler is active in this process: end it before the first launch of a Triton "
@@ -231,7 +231,7 @@ class Sampler:
 def current_context() -> int:
     """The CUDA context of this thread. Raises `RefusedError` where it can be seen at once that nothing is sampled."""
     if torch.autograd.profiler._is_profiler_enabled:  # any thread's; it has a CUPTI of its own, which does not see ours
-        raise RefusedError(_MENDS[_SUBSCRIBED_ALREADY])
+        raise RefusedError(_FIXES[_SUBSCRIBED_ALREADY])
     context = c_void_p()
     cuda = _library("libcuda.so.1", "there is no driver of NVIDIA's")
     if cuda.cuCtxGetCurrent(byref(context)) or not context.value:
@@ -273,7 +273,7 @@ def _checked(name: str, *arguments: Any) -> None:
         text = c_char_p()
         _cupti().cuptiGetResultString(code, byref(text))
         words = (text.value or b"an error").decode()
-        raise UsageError(_MENDS.get(code) or f"{name} gives {words}: try a newer driver")
+        raise UsageError(_FIXES.get(code) or f"{name} gives {words}: try a newer driver")
 
 
 @cache

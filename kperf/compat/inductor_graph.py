@@ -37,7 +37,7 @@ def reached(number: int) -> None:
 
 @contextmanager
 def watched(watcher: Callable[[int], None]) -> Iterator[None]:
-    """Within it `watcher` is told each number."""
+    """Within it `watcher` is called with each number."""
     _watchers.append(watcher)
     try:
         yield

@@ -70,7 +70,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something can run here; `why` is a sentence with the mend, or a warning where it can."""
+    """Whether something can run here; `why` is a sentence with the fix, or a warning where it can."""
 
     what: str
     possible: bool
@@ -78,7 +78,7 @@ class Verdict:
 
 
 def why_not_measured(machine: Machine) -> str | None:
-    """None if kernels can be measured on this machine, else the first reason, one sentence with the mend."""
+    """None if kernels can be measured on this machine, else the first reason, one sentence with the fix."""
     return (
         machine.why_no_compiler
         or machine.why_no_cuda
@@ -158,8 +158,8 @@ def _why_old_driver(machine: Machine) -> str | None:
     if have is None or need is None or have[0] >= need[0]:
         return None
     branch = _DRIVER_OF_CUDA.get(need[0])
-    mend = f"install driver {branch} or newer" if branch else "install a newer driver"
-    return f"driver {machine.driver} runs CUDA {_dotted(have)} and the wheels need {_dotted(need)}: {mend}"
+    fix = f"install driver {branch} or newer" if branch else "install a newer driver"
+    return f"driver {machine.driver} runs CUDA {_dotted(have)} and the wheels need {_dotted(need)}: {fix}"
 
 
 def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
@@ -320,8 +320,8 @@ def _why_no_overrides(triton: str | None, root: Path) -> str | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if made_for != triton:
-            mend = "install the locked wheels (`make setup`)"
-            return f"the overrides are for Triton {made_for} and this is {triton}: {mend}"
+            fix = "install the locked wheels (`make setup`)"
+            return f"the overrides are for Triton {made_for} and this is {triton}: {fix}"
     return None
 
 

@@ -17,7 +17,7 @@ from kperf.record.store import RECORDED
 
 
 def damage(results: Path) -> str | None:
-    """What is wrong with the first recorded file in `results` that was cut as it was copied; a sentence with the mend.
+    """What is wrong with the first recorded file in `results` that was cut as it was copied; a sentence with the fix.
 
     That is one which is empty, or the beginning of the recorded one (records may end after any line: those are older).
     """
@@ -25,10 +25,10 @@ def damage(results: Path) -> str | None:
     if not damaged:
         return None
     others = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-    return f"{results / damaged[0]} is empty or cut short{others}: {_mend(results)}"
+    return f"{results / damaged[0]} is empty or cut short{others}: {_fix(results)}"
 
 
-def _mend(results: Path) -> str:
+def _fix(results: Path) -> str:
     if results.resolve() == RECORDED:
         return "`git checkout -- results` restores it"
     return f"`python -m kperf restore --results {shell_word(results)}` puts the recorded ones back"

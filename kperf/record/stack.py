@@ -17,7 +17,7 @@ _REINSTALL = "`pip install --force-reinstall torch`"
 
 @dataclass(frozen=True)
 class Stack:
-    """What `torch/version.py` and `triton/__init__.py` say; None for what is not installed or not said.
+    """What `torch/version.py` and `triton/__init__.py` say; None for what is not installed or not stated.
 
     `cuda`, `hip`: for which version of CUDA or ROCm torch is built. `tritons`: name and version of each distribution
     that brings the folder `triton`; there is none of a Triton that was built in place.
@@ -30,7 +30,7 @@ class Stack:
     tritons: tuple[str, ...] = ()
 
     def why_no_compiler(self) -> str | None:
-        """None if kernels can be compiled, else the first reason, one sentence with the mend."""
+        """None if kernels can be compiled, else the first reason, one sentence with the fix."""
         if self.torch is None:
             return why_missing("torch")
         if self.triton is None:

@@ -31,16 +31,16 @@ LOADS_ON_THE_PATH = 0.15
 MUCH_OF_COPY = 0.5
 """Of a copy's rate, from which on a kernel with MMAs has its bytes in its reading."""
 READ_AGAIN = 1.5
-"""Requested over different bytes of an argument: from there on it is said how often it is read."""
+"""Requested over different bytes of an argument: from there on it is reported how often it is read."""
 MUCH_SLOWER = MOST_DISTURBED
-"""Instrumented over original: from there on it is said where the time goes."""
+"""Instrumented over original: from there on it is reported where the time goes."""
 _MOST_STALLS = 3
 _MANY_LOST = 0.05
 """Of the samples: fewer change no share that is printed."""
 _AWAITED = 0.25
 """Of an iteration: how much longer MMAs may be in flight than they take before a reader has to know why."""
 LONG_TAIL = 0.1
-"""Of a launch, in which half of the SMs have ended: from there on it is said."""
+"""Of a launch, in which half of the SMs have ended: from there on it is reported."""
 
 
 MOST_WHAT_IFS = 6

@@ -37,7 +37,7 @@ GOALS = {1: 0.05, 2: 0.03}
 class ChoiceRow(Row):
     """One way to record one kernel. Milliseconds of the original and the instrumented kernel in the same rounds.
 
-    warps: how many of a CTA are recorded. passes: how many launches share the regions; each costs what is said here.
+    warps: how many of a CTA are recorded. passes: how many launches share the regions; each costs as much as this.
     """
 
     kernel: str

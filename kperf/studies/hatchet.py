@@ -1,4 +1,4 @@
-"""Proton's `.hatchet` files: a tree of frames with metrics, read and checked, told on the console, and subtracted.
+"""Proton's `.hatchet` files: a tree of frames with metrics, read and checked, printed on the console, and subtracted.
 
 The format is Proton's (Triton 3.6): a list of the root and of the devices, [{frame: {name, type}, metrics, children},
 {CUDA: {"0": {arch, num_sms, ...}}}]. `proton-viewer` reads the same files; it wants the packages llnl-hatchet and
@@ -41,7 +41,7 @@ class _Node(BaseModel):
 
 @dataclass(frozen=True)
 class Tree:
-    """A frame: its own numbers by metric, what else is said of it (`device_id`), and the frames below."""
+    """A frame: its own numbers by metric, what else is known of it (`device_id`), and the frames below."""
 
     name: str
     metrics: dict[str, float]

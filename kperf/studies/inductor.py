@@ -1,9 +1,9 @@
-"""`make inductor`: a transformer block of FLUX and one of Llama through torch.compile, every kernel of it told.
+"""`make inductor`: a transformer block of FLUX and one of Llama through torch.compile, every kernel of it listed.
 
 Time by Proton, a scope a launch that carries the FLOPs and bytes which `kperf.compat.inductor_counts` derives from
 Inductor's graph; the ceilings are cuBLAS in turn with the rounds (bfloat16, 8192 cubed) and a copy. What is derived is
 held against ncu's counters where there is an ncu. Without a GPU Inductor writes the same program for an H200, and the
-kernels are told with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
+kernels are listed with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
 """
 
 import shlex

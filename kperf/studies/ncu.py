@@ -43,7 +43,7 @@ class Rule(Frozen):
 
 
 def find(given: Path | None = None) -> Path:
-    """`given`, or the newest on PATH, in CUDA_HOME and where CUDA is installed. Raises `UsageError` with the mend."""
+    """`given`, or the newest on PATH, in CUDA_HOME and where CUDA is installed. Raises `UsageError` with the fix."""
     if given is not None:
         if not os.access(given, os.X_OK) or given.is_dir():
             raise UsageError(f"{given} is no program: name Nsight Compute's ncu with --ncu")
@@ -85,7 +85,7 @@ def run(
 
     Clocks stay as they are: by itself ncu holds them at base, for all who use the card, and measures another machine.
     in_part: a table will do that ncu printed although the command failed.
-    Raises `UsageError` with the mend where this user may not read the GPU's counters, and for any other failure.
+    Raises `UsageError` with the fix where this user may not read the GPU's counters, and for any other failure.
     """
     words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off"]
     words += ["--clock-control", "none", *options]

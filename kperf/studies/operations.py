@@ -56,7 +56,7 @@ class Operation:
     """Something that launches one kernel.
 
     `make`: a call for so many numbers, whose result is what it computed. `flops` and `bytes`: of a call, of so many
-    numbers. `missing`: why it cannot run on this machine, a sentence with the mend, or None.
+    numbers. `missing`: why it cannot run on this machine, a sentence with the fix, or None.
     """
 
     key: str

@@ -1,7 +1,7 @@
 """`make proton`: Proton over attention's implementations and SDPA's back ends, as its users use it.
 
 Scopes carry floating-point operations and bytes; a launch hook renames our kernels with their configuration; warm-up
-lies outside of the session (deactivate, activate). Its `.hatchet` files are kept, told as trees and subtracted; the
+lies outside of the session (deactivate, activate). Its `.hatchet` files are kept, printed as trees and subtracted; the
 names of the kernels say which code torch ran. `proton`, the command, is run on a script of examples/.
 """
 

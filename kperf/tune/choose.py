@@ -177,7 +177,7 @@ def run(
 
 
 def sentence(workload: Workload, choice: Choice) -> str:
-    """What is chosen, by how much, on what grounds; ties and gaps said."""
+    """What is chosen, by how much, on what grounds, with ties and gaps."""
     if choice.second is None or choice.ratio is None:
         lead = f"{workload}: {choice.key}, the only one recorded"
     else:

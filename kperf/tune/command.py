@@ -111,7 +111,7 @@ def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
 def _tune(console: Console, results: Path, asked: Asked) -> Path:
     space = _space()
     _require_writable(configs.path_of(space.arch.name).parent)
-    configs.read(space.arch.name)  # a broken file is said now, not when all is measured
+    configs.read(space.arch.name)  # a broken file is reported now, not when all is measured
     store = store_in(results / gpu_slug(device.gpu_name()))
     with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())

@@ -202,7 +202,7 @@ def at_bound(t: Timeline) -> bool:
 
 
 def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
-    """Savings that may be said, with all that is uncertain about them, and those that may not."""
+    """Savings that may be reported, with all that is uncertain about them, and those that may not."""
     rows = [*t.what_if, *t.withheld]
     if t.replay is None or t.iteration is None:
         return rows, []

@@ -111,7 +111,7 @@ _Waits = tuple[tuple[int, int, tuple[int, ...]], ...]
 """For each stage ring: what counts the waits for it, the first round that has to come, and the senders, by number."""
 
 
-class _Seen(NamedTuple):
+class _Effects(NamedTuple):
     """What others see of an interval. `arrives`: what the tensor core sends when the group's MMAs so far are done.
     `wakes`: whose sending others may wait for."""
 
@@ -129,7 +129,7 @@ class _Plan(NamedTuple):
     region: int
     waits: _Waits
     queue: Sequence[Mma | int]
-    seen: _Seen | None
+    effects: _Effects | None
 
 
 _Walk = Generator[tuple[float, int | None], None, None]
@@ -190,7 +190,7 @@ class Replay:
             )
             sends, arrives = sent(row, interval.signals), sent(row, interval.arrives)
             loads = tuple((buffer, senders[cta, stage_ring][""]) for buffer, stage_ring in interval.loads)
-            effects = _Seen(
+            effects = _Effects(
                 sends,
                 arrives,
                 loads,
@@ -249,7 +249,7 @@ class Replay:
                 for sender in senders:
                     woken.extend(parked.pop(sender, ()))
 
-        def show(effects: _Seen, begun: float, ended: float, done: float) -> None:
+        def show(effects: _Effects, begun: float, ended: float, done: float) -> None:
             for buffer, stage_ring in effects.loads:
                 issued = ended if effects.loads_at_end else begun
                 times[stage_ring].append(issued if buffer in unloaded else issued + load_cycles)

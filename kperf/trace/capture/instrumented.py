@@ -272,8 +272,8 @@ def recording_of_launch(
             size //= 2
         if fits(size, kept_in):
             return Recording(warps, program.total_warps, size, memory=kept_in, arch=program.arch)
-    mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
-    raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {mend}")
+    fix = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
+    raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {fix}")
 
 
 def straight_events(program: Program) -> int | None:

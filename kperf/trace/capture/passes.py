@@ -3,7 +3,7 @@
 As hardware profilers replay a kernel for other counters, an iteration is recorded over several launches, a few of its
 probes in each, the anchor in all. A first instrumented kernel is compiled for each probe. Those that the assembler
 orders as the original kernel come first and are put together as long as it does so with them all and their records cost
-little; a probe that it does not is alone in its pass, and what it moves is told.
+little; a probe that it does not is alone in its pass, and what it moves is reported.
 """
 
 from collections.abc import Callable, Sequence
