@@ -452,11 +452,6 @@ def test_kernels_of_a_model_of_ones_own_are_traced_by_its_name():
     )
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-
-
 def call(results, out, **settings):
     console = WholeConsole(width=200, file=io.StringIO(), record=True)
     settings = {"trace": None, "ncu_path": None, "require_gpu": False} | settings
