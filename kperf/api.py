@@ -125,8 +125,8 @@ class Trace(AbstractContextManager["Trace"]):
         """Leave everything as it was, and read what was captured.
 
         After an exception, which goes on, and in a process that was forked in the block, there is only what was read
-        before it. Raises `MeasurementError` if an
-        instrumented kernel wrote other bits (`check`) or could not be read, and `UsageError` if nothing was traced.
+        before it. Raises `MeasurementError` if an instrumented kernel wrote other bits (`check`) or could not be read,
+        and `UsageError` if nothing was traced.
         """
         from kperf.trace import command
 

@@ -217,7 +217,7 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
 
 
 def _traced(call: Callable[[], object]) -> list[float]:
-    """From the first block's begin to the last one's end, by the timers in the records of a traced launch."""
+    """From the first CTA's begin to the last one's end, by the timers in the events of a traced launch."""
     with Interceptor(TraceOptions(passes=1, ctas="all"), read_rules(), Gpu(), lambda _: None) as launches:
         for _ in range(WARM):
             call()

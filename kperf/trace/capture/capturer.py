@@ -256,9 +256,9 @@ class Capturer:
         ctas, before = math.prod(grid), kernel.taken
         if before and self._options.ctas == "sampled" and ctas != math.prod(before.grid):
             before = None  # of another launch perhaps other CTAs are recorded
-        records = before.events_of_a_warp if before else None
+        events = before.events_of_a_warp if before else None
         if before and before.instrumented.recording == before.instrumented.recording_of_launch(
-            ctas, self._options.memory, records
+            ctas, self._options.memory, events
         ):
             return before.instrumented
         if before and kernel.compiled_s > _SLOW_S and ctas == math.prod(before.grid) and before.is_complete:
@@ -271,11 +271,11 @@ class Capturer:
             memory=self._options.memory,
             regions=self._options.regions,
             rules=self._rules,
-            records=records,
+            events=events,
         )
         if self._options.ctas == "sampled":
             made = with_sampled_ctas(
-                made, Sample.of(ctas), ctas, self._folder, memory=self._options.memory, records=records
+                made, Sample.of(ctas), ctas, self._folder, memory=self._options.memory, events=events
             )
         kernel.compiled_s = time.monotonic() - begin
         return made
@@ -301,7 +301,7 @@ class Capturer:
             ctas,
             self._folder,
             memory=self._options.memory,
-            records=taken.events_of_a_warp,
+            events=taken.events_of_a_warp,
         )
         took = f"({time.monotonic() - begin:.1f} s)"
         if made.sample is None:

@@ -1,4 +1,4 @@
-"""What tracing a script asks of the GPU: events around launches, a buffer for records, and its bytes."""
+"""What tracing a script asks of the GPU: marks around launches, a buffer for the events of kernels, and its bytes."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager

@@ -2,7 +2,7 @@
 
 As hardware profilers replay a kernel for other counters, an iteration is recorded over several launches, a few of its
 probes in each, the anchor in all. A first instrumented kernel is compiled for each probe. Those that the assembler
-orders as the original kernel come first and are put together as long as it does so with them all and their records cost
+orders as the original kernel come first and are put together as long as it does so with them all and their events cost
 little; a probe that it does not is alone in its pass, and what it moves is reported.
 """
 
@@ -30,7 +30,7 @@ _PAIR = 2
 
 _MOST_BYTES_A_WARP = 8192
 _LEAST_BYTES_A_WARP = 256
-"""Of a pass's circular buffer: 32 records, the last 16 iterations of an anchor and a probe."""
+"""Of a pass's circular buffer: 32 events, the last 16 iterations of an anchor and a probe."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Built:
     resource_usage: ResourceUsage
 
     def is_no_worse_than(self, original: "Built") -> bool:
-        """Whether it fits as often on an SM, and spills no more than the records' counters."""
+        """Whether it fits as often on an SM, and spills no more than the events' counters."""
         spilled_more = self.resource_usage.spilled_bytes - original.resource_usage.spilled_bytes
         return self.resource_usage.occupancy >= original.resource_usage.occupancy and spilled_more <= COUNTER_BYTES
 
@@ -54,7 +54,7 @@ Build = Callable[[Sequence[ProbedKernel]], list[Built]]
 class ChosenPass:
     """A pass: its kernel, what that compiled to, and how its instructions are ordered beside the original kernel's.
 
-    `cost`: of an iteration, estimated, in the warp group with the most records.
+    `cost`: of an iteration, estimated, in the warp group with the most events.
     """
 
     probed: ProbedKernel
@@ -167,7 +167,7 @@ def built(kernel: CompiledKernel) -> Built:
 
 
 def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
-    """In shared memory, where a record costs least, if some iterations of a CTA fit there; of a longer one its last."""
+    """In shared memory, where an event costs least, if some iterations of a CTA fit there; of a longer one its last."""
     warps = tuple(sorted(group.first_warp for group in program.groups))
     size = _MOST_BYTES_A_WARP
     while size * len(warps) > subject.arch.cta_shared_bytes - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:

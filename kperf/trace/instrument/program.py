@@ -139,7 +139,7 @@ class Group:
     """A warp group: `name` says what it does, `first_warp` where it runs, and where it is recorded.
 
     `issues`: one of them, both or neither. Where all warps run the same code there are two
-    groups of one partition, `all warps` and `last warp`, which tells how far a block's warps are apart.
+    groups of one partition, `all warps` and `last warp`, which tells how far a CTA's warps are apart.
     """
 
     name: str
@@ -501,7 +501,7 @@ def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
 
 
 def _allocate_warps(text: str) -> tuple[list[int], int]:
-    """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
+    """First warp of each partition, and how many warps the CTA has: Triton's own allocation, on a parsed copy."""
     module = compiler.parse_ttgir(text)
     allocate_warp_groups(module)
     printed = str(module.str_nodebug())

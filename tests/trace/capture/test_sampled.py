@@ -58,7 +58,7 @@ def every_cta(kernel) -> InstrumentedKernel:
 
 
 def with_sample(every: InstrumentedKernel, ctas: int = CTAS) -> InstrumentedKernel:
-    return with_sampled_ctas(every, Sample.of(ctas), ctas, INSTRUMENTED, memory=1 << 30, records=None)
+    return with_sampled_ctas(every, Sample.of(ctas), ctas, INSTRUMENTED, memory=1 << 30, events=None)
 
 
 def instructions(text: str) -> int:
