@@ -115,10 +115,6 @@ class Interval:
     source: tuple[str, int] | None = None
     """File and line of its first operation that has a name, where the text has locations."""
 
-    def does(self, *kinds: IntervalKind) -> bool:
-        """Whether work of one of these kinds is done in it."""
-        return not {self.kind, *(part.kind for part in self.parts)}.isdisjoint(kinds)
-
     @property
     def issues(self) -> tuple[str, ...]:
         """Names of the MMAs issued in it."""
