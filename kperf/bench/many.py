@@ -78,7 +78,7 @@ class _Step:
     """What a process is doing, of which order; `lost` if that is its end."""
 
     number: int
-    what: str
+    activity: str
     gpu: str
     process: int
     lost: bool = False
@@ -254,12 +254,12 @@ class _Watch:
         before = self._by.get(step.number)
         place = self._tasks[step.number].places[0]
         if step.lost:
-            self._lost[step.number] = step.what
-            self._progress.say(f"{step.gpu}: {step.what}; its process is started anew")
+            self._lost[step.number] = step.activity
+            self._progress.say(f"{step.gpu}: {step.activity}; its process is started anew")
         elif before is not None and before.process != step.process:
             self._progress.say(f"the process of {before.gpu} ended: {step.gpu} takes over {place[1]}")
         self._by[step.number] = step
-        self._progress.step(place, step.what, step.gpu)
+        self._progress.step(place, step.activity, step.gpu)
 
     def given_up(self, order: _Order, future: Any) -> str:
         """A sentence about a task that has no points. Raises what it raised, unless that is the end of its process."""

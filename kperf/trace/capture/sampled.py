@@ -70,7 +70,7 @@ def with_sampled_ctas(
             made = _compiled(every, sample, recording, registers, folder)
             if (change := _change(made, folder)) is None:
                 return made
-            reasons.append(f"beside the instrumented code its own {change.what}")
+            reasons.append(f"beside the instrumented code its own {change.difference}")
             if change.places:
                 near.append(replace(made, own_order_differs=change.places))
             ended = time.monotonic()
@@ -156,7 +156,7 @@ def _compiled(
 class _Change:
     """What the original path is not as in the original kernel, in words; `places`: where, if only the order differs."""
 
-    what: str
+    difference: str
     places: int = 0
 
 

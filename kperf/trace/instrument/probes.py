@@ -2,9 +2,9 @@
 
 A *body* is a main loop of a warp group: of its loops those that issue most and have none such inside. Which of several
 runs is not known here, as where one goes on for tiles that overflowed: all are bodies. Bodies with the same regions in
-the same order, as two consumers have, form a *class* and get the same records. The record before the
-first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few probes has pairs from
-one of them to the next, whatever regions these probes belong to.
+the same order, as two consumers have, form a *class* and get the same probes. The probe before the first
+region is the iteration's *anchor*. Proton wants events in pairs, so a kernel with a few probes has pairs from one of
+them to the next, whatever regions these probes belong to.
 """
 
 import re
@@ -27,7 +27,7 @@ Places = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Body:
-    """The records of one main loop, in the order in which an iteration writes them."""
+    """The probes of one main loop, in the order in which an iteration takes events there."""
 
     group: str
     loop: int
