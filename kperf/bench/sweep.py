@@ -24,7 +24,7 @@ class Progress:
 
     begin: Callable[[int, int], None] = lambda _done, _all: None
     """Cost (FLOPs) done already and in all."""
-    step: Callable[[Key, str, str], None] = lambda _key, _what, _gpu: None
+    step: Callable[[Key, str, str], None] = lambda _key, _activity, _gpu: None
     advance: Callable[[int], None] = lambda _cost: None
     points: Callable[[list[Point], str], None] = lambda _points, _gpu: None
     say: Callable[[str], None] = lambda _text: None
