@@ -81,6 +81,11 @@ def printable(text: str) -> str:
     return "".join(sign for sign in text if sign in "\n\t" or not _is_control(sign))
 
 
+def agreeing(number: int, one: str, many: str) -> str:
+    """The words that agree with a number before them, which they do not contain: 1 `kernel has`, 3 `kernels have`."""
+    return one if number == 1 else many
+
+
 def shell_word(path: Path) -> str:
     """For a shell to read again; $'...' where a name has what no terminal shows, or what is no text at all."""
     text = str(path)

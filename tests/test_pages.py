@@ -9,7 +9,7 @@ from tests.pages import PAGES, ROOT
 
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
 COMMAND = re.compile(
-    r"(?:python -m kperf|(?<![\w/.%-])kperf) ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)?)((?: --?[a-z][a-z-]*)*)"
+    r"(?:python -m kperf|(?<![\w/.%-])kperf) ((?:[a-z][a-z0-9-]*)(?: [a-z][a-z-]*)?)((?: --?[a-z][a-z-]*)*)"
 )
 
 

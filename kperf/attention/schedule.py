@@ -8,7 +8,13 @@ from kperf.ir.ttgir import Module, Operation, Region
 _LOOPS = ("scf.for", "scf.while")
 
 Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
-"""in_order: no wgmma is issued while another is in flight; qk_ahead: the next QK is issued before this PV's wait."""
+
+IN_WORDS: dict[Schedule, str] = {
+    "in_order": "in_order (no MMA is issued while another is in flight)",
+    "qk_ahead": "qk_ahead (the next QK is issued before the wait for PV)",
+    "no_wgmma": "no_wgmma (no MMA is a wgmma)",
+}
+"""Each with what it means."""
 
 
 def schedule(module: Module) -> Schedule:

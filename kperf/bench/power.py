@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import Workload
+from kperf.bench import MEASURES_AGAIN
 from kperf.bench.measure import Candidate, prepare_alone
 from kperf.bench.points import CUBLAS, PowerPoint, PowerSample, PowerStore
 from kperf.bench.reference import make_inputs
@@ -127,7 +128,7 @@ def measure(
             hashes = {item.key: override.sha256 for item in chosen if (override := item.override(workload))}
             wanted = {(key, hashes.get(key), seconds, passes) for key in (*(item.key for item in chosen), CUBLAS)}
             if any(wanted <= run for run in _recorded(here, workload)):
-                console.print(f"{workload} is recorded in this environment already; --fresh repeats")
+                console.print(f"{workload} is recorded in this environment already: {MEASURES_AGAIN}")
                 continue
             inputs = make_inputs(workload, secrets.randbits(32))
             alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]

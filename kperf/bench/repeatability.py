@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kperf.bench import intervals
+from kperf.bench import MEASURES_AGAIN, intervals
 from kperf.bench.points import Key, MeasuredPoint, Point, Store, runs_by_place
 from kperf.bench.tables import speedup, speedup_interval
 from kperf.console import titled_table
@@ -107,7 +107,7 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         mask = "causal" if workload.causal else "full"
         figures[f"head_dim {workload.head_dim}, {workload.dtype}, {mask}"].append(pair)
     if not figures:
-        raise UsageError(f"{store.points_path} has no two runs of one place that compare: measure with --fresh")
+        raise UsageError(f"{store.points_path} has no two runs of one place that compare: {MEASURES_AGAIN}")
     headers = (
         "figure",
         "points",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kperf.attention.implementations import Implementation
+from kperf.bench import MEASURES_AGAIN
 from kperf.bench.measure import measure
 from kperf.bench.points import Figure, Key, Point, Store, newest_whole_runs
 from kperf.bench.walltime import Share, SweepStore, SweepTime, compared
@@ -153,8 +154,8 @@ def run_sweep(
         done = [key for group in groups for key in group if key not in to_measure]
         if done:
             progress.say(
-                f"{len(done)} of {sum(map(len, groups))} workloads are recorded in this environment already; "
-                "--fresh repeats"
+                f"{len(done)} of {sum(map(len, groups))} workloads are recorded in this environment already: "
+                f"{MEASURES_AGAIN}"
             )
         cost = sum(map(_cost, done))
         progress.begin(cost, cost + sum(task.cost for task in tasks))

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from kperf.attention.implementations import RATIOS
-from kperf.bench import intervals
+from kperf.bench import MEASURES_AGAIN, intervals
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
-from kperf.console import titled_table
+from kperf.console import agreeing, titled_table
 from kperf.errors import MeasurementError, UsageError
 
 LONG_SEQ_LEN = 1024
@@ -92,9 +92,9 @@ def require_times(points: Iterable[Point]) -> None:
 def without_times(points: Iterable[Point]) -> list[str]:
     """How many points are wrong or failed, in a sentence that names the first; none of those, none of it."""
     failures = [point for point in points if point.status in {"wrong", "failed"}]
+    without = agreeing(len(failures), "point has no time:", "points have no time; the first:")
     return [
-        f"{len(failures)} points have no time; the first: {first.implementation} on {first.workload}, "
-        f"{first.message} (FRESH=1 repeats)"
+        f"{len(failures)} {without} {first.implementation} on {first.workload}, {first.message} ({MEASURES_AGAIN})"
         for first in failures[:1]
     ]
 

@@ -71,7 +71,7 @@ def compared(record: SweepTime, records: Sequence[SweepTime]) -> str:
         if len(earlier.gpus) == 1 and earlier.gpus[0].environment in these and earlier.same_work(record)
     ]
     if not on_one:
-        return f"{sweep}; the same work on one of them is not recorded: GPUS=1 with FRESH=1 records it"
+        return f"{sweep}; the same work on one of them is not recorded: GPUS=1 FRESH=1 with make records it"
     alone = on_one[-1]
     ratio = alone.seconds / record.seconds
     return f"{sweep}; on one {alone.seconds:.0f} s: {ratio:.2f} times as fast ({alone.recorded_at[:10]})"

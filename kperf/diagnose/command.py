@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kperf.arch import SM_90A, of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls, refused_kernels
-from kperf.console import WholeConsole
+from kperf.console import WholeConsole, agreeing
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
 from kperf.diagnose.experiments import Experiments
@@ -224,12 +224,9 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     for ignored in diagnosis.ignored:
         console.print(Text(f"  ignored: {ignored}"))
     if diagnosis.skipped:
-        reasons = sorted(set(diagnosis.skipped.values()))
-        console.print(
-            Text(
-                f"  {len(diagnosis.skipped)} rules could not run ({'; '.join(reasons)}): {', '.join(diagnosis.skipped)}"
-            )
-        )
+        reasons, count = sorted(set(diagnosis.skipped.values())), len(diagnosis.skipped)
+        rules = agreeing(count, "rule", "rules")
+        console.print(Text(f"  {count} {rules} could not run ({'; '.join(reasons)}): {', '.join(diagnosis.skipped)}"))
 
 
 def _show_finding(console: Console, finding: Finding) -> None:

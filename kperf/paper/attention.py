@@ -21,10 +21,11 @@ from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import SHIFTS, require_times
 from kperf.errors import UsageError
-from kperf.paper.fig12 import environments_of, of_other_overrides
+from kperf.paper.fig12 import of_other_overrides
 from kperf.plots import attention as plot
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folders, when
+from kperf.record.provenance import Provenance
+from kperf.record.store import gpu_slug, recorded_folders
 
 FILE: Literal["attention"] = "attention"
 
@@ -215,10 +216,8 @@ def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] |
     runs = {place: found[place] for place in shapes.places if place in found}
     if not runs:
         return []
-    environments = environments_of(store, runs.values())
-    gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
     shown = [run[key] for run in runs.values() for key in wanted if key in run]
-    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {when(point.recorded_at for point in shown)}"
+    stamp = Provenance.of_records(store, shown).stamp("measured" if measured else "recorded")
     console.print(table(runs, wanted, f"{shapes.title}: {stamp}"))
     sentences = said(runs, wanted, shapes)
     for sentence in sentences:

@@ -1,8 +1,8 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +13,6 @@ from rich.table import Table
 
 from kperf.attention import overrides as override
 from kperf.attention.workload import FIG11, Dtype, SweepName
-from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError, first_line
@@ -21,8 +20,10 @@ from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.record import device
 from kperf.record import markdown as md
+from kperf.record.machine import visible_gpus
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import gpu_slug, recorded_folders
-from kperf.studies import accuracy, fig13, inductor, lines, timers
+from kperf.studies import accuracy, fig13, inductor, lines, models, timers
 from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.tune import records as tuning
@@ -55,7 +56,9 @@ class _Claim(BaseModel):
 
     id: str
     origin: Origin = "ours"
-    figure: Literal["fig11", "fig12", "fig12_inputs", "accuracy", "overhead", "lines", "timers", "inductor", "tune"]
+    figure: Literal[
+        "fig11", "fig12", "fig12_inputs", "accuracy", "models", "overhead", "lines", "timers", "inductor", "tune"
+    ]
     statement: str
     command: str
     minutes: int
@@ -128,11 +131,10 @@ class ProfilingClaim(_Claim):
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
-_Summary = dict[str, float]
-
-_RECORDED: dict[str, tuple[str, Callable[[Path], _Summary]]] = {
+_RECORDED: dict[str, tuple[str, Callable[[Path], Summary]]] = {
     "fig12_inputs": ("fig12_inputs.jsonl", fig12_inputs.summary),
     "accuracy": ("accuracy.jsonl", accuracy.summary),
+    "models": ("*/*.timeline.json", models.summary),
     "overhead": ("*/*.timeline.json", fig13.summary),
     "lines": ("lines.jsonl", lines.summary),
     "timers": ("timers.jsonl", timers.summary),
@@ -154,10 +156,10 @@ class Outcome:
     interval: tuple[float, float] | None
     other_override: bool = False
     """Whether what was recorded is not of the committed override."""
-    cards: str | None = None
-    """Of how many cards, if its workloads were measured on several."""
     begun: bool = False
     """Whether a part of what the value needs is recorded."""
+    provenance: Provenance = field(default_factory=Provenance)
+    """Of the records that the value is computed from."""
 
     @property
     def verdict(self) -> Verdict:
@@ -216,16 +218,19 @@ def evaluate_all(claims: Sequence[Claim], folder: Path) -> list[Outcome]:
     """
 
     @cache
-    def summary(figure: str) -> _Summary:
+    def summary(figure: str) -> Summary:
         return _RECORDED[figure][1](folder)
 
     return [_evaluate(claim, folder, summary) for claim in claims]
 
 
-def _evaluate(claim: Claim, folder: Path, summary: Callable[[str], _Summary]) -> Outcome:
+def _evaluate(claim: Claim, folder: Path, summary: Callable[[str], Summary]) -> Outcome:
     if isinstance(claim, ProfilingClaim):
-        begun = any(path.stat().st_size for path in folder.glob(_RECORDED[claim.figure][0]))
-        return Outcome(claim, summary(claim.figure).get(claim.number), None, begun=begun)
+        value = (found := summary(claim.figure)).numbers.get(claim.number)
+        if value is None:
+            begun = any(path.stat().st_size for path in folder.glob(_RECORDED[claim.figure][0]))
+            return Outcome(claim, None, None, begun=begun)
+        return Outcome(claim, value, None, provenance=found.provenance)
     if isinstance(claim, PredictionClaim):
         return _prediction(claim, folder)
     if isinstance(claim, TimelineClaim):
@@ -236,14 +241,12 @@ def _evaluate(claim: Claim, folder: Path, summary: Callable[[str], _Summary]) ->
 def report(console: Console, results: Path) -> list[Outcome]:
     """Print the table of `make claims`, of this machine's GPU or of each that is recorded; returns what they showed."""
     own = _own_folder(results)
+    here = {gpu.uuid for gpu in visible_gpus()}
     shown = []
     for folder in [own] if own else recorded_folders(results):
         outcomes = evaluate_all(read_claims(), folder)
         for origin, whose in _WHOSE.items():
-            _print_table(console, [one for one in outcomes if one.claim.origin == origin], whose, folder.name)
-        for outcome in outcomes:
-            if outcome.cards:
-                console.print(f"{outcome.claim.statement}: {outcome.cards}")
+            _print_table(console, [one for one in outcomes if one.claim.origin == origin], whose, folder.name, here)
         shown += outcomes
     return shown
 
@@ -251,15 +254,16 @@ def report(console: Console, results: Path) -> list[Outcome]:
 _WHOSE = {"paper": "the paper's claims", "ours": "our goals"}
 
 
-def _print_table(console: Console, outcomes: Sequence[Outcome], whose: str, gpu: str) -> None:
-    """A row for each that is recorded, and how many are not."""
+def _print_table(console: Console, outcomes: Sequence[Outcome], whose: str, gpu: str, here: Container[str]) -> None:
+    """A row for each that is recorded, and how many are not. here: UUIDs of this machine's cards."""
     table = Table(
-        "claim", "expected", "tolerance", "ours", "95 % interval", "verdict",
+        "claim", "expected", "tolerance", "ours", "95 % interval", "verdict", "recorded (UTC)",
         title=f"{whose} and {gpu}'s numbers", title_justify="left",
     )  # fmt: skip
     known = [one for one in outcomes if one.value is not None]
     for outcome in known:
-        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
+        recorded = outcome.provenance.in_words(here)
+        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict, recorded)
     console.print(table)
     if len(known) < len(outcomes):
         console.print(f"not recorded on {gpu}, or not whole: {len(outcomes) - len(known)} more of {whose}")
@@ -288,7 +292,8 @@ _VALUE = {"paper": "the paper's value", "ours": "goal"}
 def markdown(results: Path, origin: Origin) -> str:
     """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, bound, tolerance, output.
 
-    Before the output a value and a verdict for each GPU of which any of these claims is recorded, ordered by name.
+    Before the output a value and a verdict for each GPU of which any of these claims is recorded, ordered by name. A
+    second table has a row a command: the days and cards of its records.
     """
     claims = [claim for claim in read_claims() if claim.origin == origin]
     of_gpus = {folder.name: evaluate_all(claims, folder) for folder in sorted(recorded_folders(results))}
@@ -299,11 +304,22 @@ def markdown(results: Path, origin: Origin) -> str:
     for claim, *outcomes in zip(claims, *known.values(), strict=True):
         value, tolerance, *_ = cells(Outcome(claim, None, None))
         row = [claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, value, tolerance]
-        rows.append([*row, *(cell for one in outcomes for cell in (_recorded(one), one.verdict)), f"`{claim.output}`"])
-    return "\n".join(md.table(head, rows))
+        rows.append([*row, *(cell for one in outcomes for cell in (_value(one), one.verdict)), f"`{claim.output}`"])
+    return "\n".join([*md.table(head, rows), *(["", *_records(known)] if known else [])])
 
 
-def _recorded(outcome: Outcome) -> str:
+def _records(of_gpus: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """A table of the days and cards on which the values of each command were recorded, a column a GPU."""
+    by_command: dict[str, dict[str, Provenance]] = {}
+    for gpu, outcomes in of_gpus.items():
+        for one in outcomes:
+            found = by_command.setdefault(one.claim.command, {})
+            found[gpu] = found.get(gpu, Provenance()) | one.provenance
+    rows = [[f"`{command}`", *(found[gpu].in_words() for gpu in of_gpus)] for command, found in by_command.items()]
+    return md.table(["command", *(f"{gpu}, recorded (UTC)" for gpu in of_gpus)], rows)
+
+
+def _value(outcome: Outcome) -> str:
     *_, value, interval = cells(outcome)
     return value if interval == "-" else f"{value} ({interval})"
 
@@ -329,11 +345,12 @@ def _speedup(claim: SpeedupClaim, folder: Path) -> Outcome:
     if not all(key in runs for key in wanted):
         return Outcome(claim, None, None, begun=any(key in runs for key in wanted))
     chosen = [{key: run[key] for key in pair if key in run} for run in (runs[key] for key in wanted)]
-    several = cards.spread_note(chosen, fig12.environments_of(store, chosen))
+    provenance = Provenance.of_records(store, [point for run in chosen for point in run.values()])
     found = speedup_interval(chosen, claim.ours, claim.baseline)
     if found is None:
         return Outcome(claim, None, None, begun=True)
-    return Outcome(claim, found[0], found[1:], bool(fig12.of_other_overrides(chosen)), several)
+    other_override = bool(fig12.of_other_overrides(chosen))
+    return Outcome(claim, found[0], found[1:], other_override, provenance=provenance)
 
 
 def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:
@@ -349,7 +366,8 @@ def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:
     except (ValueError, KeyError, IndexError, TypeError):
         raise UsageError(f"{path} has no number {claim.field}") from None
     committed = override.find(claim.variant, override.specialization_of(FIG11))
-    return Outcome(claim, number, None, timeline.ttgir_sha256 != committed.sha256)
+    provenance = Provenance.of_timelines([timeline.environment])
+    return Outcome(claim, number, None, timeline.ttgir_sha256 != committed.sha256, provenance=provenance)
 
 
 def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
@@ -364,4 +382,5 @@ def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
         error = predict(instrumented.find(committed)[1], measured) / predicted.cycles_per_unit.median - 1
     except NoPredictionError:
         return Outcome(claim, None, None, begun=True)
-    return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)
+    provenance = Provenance.of_timelines([measured.environment, predicted.environment])
+    return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256, provenance=provenance)

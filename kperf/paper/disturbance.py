@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import agreeing
 from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, trace_command
 from kperf.record import markdown as md
@@ -338,9 +339,9 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"All CTAs of the {len(apart)} kernels that cannot be sampled were recorded twice. The two ratios of "
-            f"instrumented to original time of such a kernel differ by {statistics.median(apart):.1%} in the median "
-            f"and {max(apart):.1%} at most."
+            f"All CTAs of the {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} that cannot be sampled were "
+            f"recorded twice. The two ratios of instrumented to original time of such a kernel differ by "
+            f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, from_override, implementations
+from kperf.attention.schedule import IN_WORDS
 from kperf.attention.variants import VARIANTS, Variant
 from kperf.attention.workload import SweepName, Workload, fig12_grid
 from kperf.bench import cards
@@ -24,7 +25,8 @@ from kperf.paper import power
 from kperf.plots import fig12 as plot
 from kperf.record import device
 from kperf.record.files import require_writable
-from kperf.record.store import Environment, gpu_slug, recorded_folder, when
+from kperf.record.provenance import Provenance
+from kperf.record.store import gpu_slug, recorded_folder
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
 """The bars that the paper took from causal runs."""
@@ -125,9 +127,9 @@ def verify_overrides(
             found = override.verify(put)
             override.check_source(put)
             console.print(
-                f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: {found.schedule}, "
-                f"{found.wgmma} wgmma, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
-                f"{found.shared_bytes} bytes shared"
+                f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: "
+                f"{IN_WORDS[found.schedule]}, {found.wgmma} wgmma, {found.registers} registers, "
+                f"{found.spilled_bytes} bytes spilled, {found.shared_bytes} bytes shared"
             )
             if run_too and device.why_static() is None:
                 console.print(f"override {found.variant}/{found.file} runs: relative error {_error_of(put):.1e}")
@@ -183,17 +185,6 @@ def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Co
             baselines = {name: causal_runs[causal_key][name] for name in PAPER_MIX_CAUSAL}
             mixed[key] = full_runs[key] | baselines
     return mixed
-
-
-def environments_of(store: Store, runs: Iterable[Run]) -> dict[str, Environment]:
-    """The environments in which `runs` were measured, by id; raises `UsageError` if one is not in the store."""
-    used = {point.environment for run in runs for point in run.values()}
-    known = store.environments()
-    if missing := used - known.keys():
-        raise UsageError(
-            f"{store.environments_path} lacks the environment {min(missing)} of recorded points: restore it"
-        )
-    return {name: known[name] for name in sorted(used)}
 
 
 def of_other_overrides(runs: Iterable[Run]) -> set[str]:
@@ -276,10 +267,9 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     if a point is wrong or failed.
     """
     runs = _require_run(store, mode)
-    environments = environments_of(store, runs.values())
-    gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
-    day = when(point.recorded_at for run in runs.values() for point in run.values())
-    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {day}"
+    points = [point for run in runs.values() for point in run.values()]
+    environments, provenance = store.environments_of(points), Provenance.of_records(store, points)
+    stamp = provenance.stamp("measured" if measured else "recorded")
     said = notes(runs, mode)
     if several := cards.spread_note(runs.values(), environments):
         said.append(several)
@@ -293,19 +283,15 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         console.print(ratio_table(runs, ratios))
     if several:
         cards.report(console, store, "fig12", runs)
-    with_power = mode.of_the_paper and not mode.paper_mix
-    alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
-    if alone:
-        console.print(power.table(alone, f"recorded {when(point.recorded_at for run in alone for point in run)}"))
-    elif with_power:
-        console.print("each implementation alone at the power cap: not in the record, `make power` measures it")
+    if mode.of_the_paper and not mode.paper_mix:
+        power.report_beside(console, PowerStore(store.folder), provenance, causal=mode.causal)
     for sentence in unknown(store, runs):
         console.print(sentence)
     for sentence in said:
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
-    require_times(point for run in runs.values() for point in run.values())
+    require_times(points)
     return written
 
 

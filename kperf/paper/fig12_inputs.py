@@ -23,11 +23,12 @@ from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import require_times, speedup, without_times
 from kperf.errors import UsageError
-from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
+from kperf.paper.fig12 import of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
 from kperf.record import device
 from kperf.record import markdown as md
-from kperf.record.store import gpu_slug, recorded_folder, when
+from kperf.record.provenance import Provenance, Summary
+from kperf.record.store import gpu_slug, recorded_folder
 
 BASELINE = "fa3"
 COMPARED = {"improved_plus": "", "improved_plus_views": "views_"}
@@ -107,18 +108,20 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
     return least, mean, most, "-" if row.off_normal is None else f"{row.off_normal:+.1%}"
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """Of each of `COMPARED` over FA3, for each mask: the least ratio on any kind, the least mean of a `GENTLE` one.
 
     And the most by which its ratio on one of those falls below that on normal inputs. Nothing of one unless all of it
     is recorded, each kind in turn with normal inputs, of the committed override.
     """
-    found = recorded_rows(folder)
+    store = Store(folder, "fig12_inputs")
+    runs = recorded_runs(store)
+    found = rows(runs)
     numbers: dict[str, float] = {}
     for key, prefix in COMPARED.items():
         of_key = _summary([row for row in found if row.key == key])
         numbers |= {f"{prefix}{name}": value for name, value in of_key.items()}
-    return numbers
+    return Summary(numbers, Provenance.of_records(store, [point for run in runs.values() for point in run.values()]))
 
 
 def _summary(found: Sequence[Row]) -> dict[str, float]:
@@ -140,7 +143,7 @@ def markdown(folder: Path) -> str:
     Raises `UsageError` if nothing is recorded.
     """
     store = Store(folder, "fig12_inputs")
-    runs = _recorded(store)
+    runs = recorded_runs(store)
     tables = [_markdown(runs, key) for key in COMPARED if any(key in run for run in runs.values())]
     if not tables:
         raise UsageError(f"{store.points_path} has no kind of inputs: `make inputs` on a Hopper GPU measures them")
@@ -161,12 +164,7 @@ def _markdown(runs: dict[Key, Run], key: str) -> str:
     return "\n".join(md.table(head, rows))
 
 
-def recorded_rows(folder: Path) -> list[Row]:
-    """`rows` of what is recorded with the committed override."""
-    return rows(_recorded(Store(folder, "fig12_inputs")))
-
-
-def _recorded(store: Store) -> dict[Key, Run]:
+def recorded_runs(store: Store) -> dict[Key, Run]:
     """Runs of the committed override: another's may have another time on other kinds."""
     fullest = fullest_runs(store.points(), (BASELINE, *COMPARED), (BASELINE,))
     runs = {key: fullest[key] for group in groups() for key in group if key in fullest}
@@ -179,19 +177,17 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     Raises `UsageError` if that is nothing; after drawing, of what was measured now, `MeasurementError` if a point is
     wrong or failed. Recorded ones are printed.
     """
-    runs = _recorded(store)
+    runs = recorded_runs(store)
     places = sum(map(len, groups()))
     if not runs:
         raise UsageError(
             f"{store.points_path} has no run of the kinds of inputs with the override in ttgir/improved_plus/: "
             "`make inputs` on a Hopper GPU records one"
         )
-    environments = environments_of(store, runs.values())
-    gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
     points = [point for run in runs.values() for point in run.values()]
-    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {when(point.recorded_at for point in points)}"
+    stamp = Provenance.of_records(store, points).stamp("measured" if measured else "recorded")
     said = []
-    if several := cards.spread_note(runs.values(), environments):
+    if several := cards.spread_note(runs.values(), store.environments()):
         said.append(several)
     if len(runs) < places:
         said.append(f"{len(runs)} of {places} workloads: the others are not recorded yet")

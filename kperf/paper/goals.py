@@ -141,7 +141,7 @@ def _speedups(folder: Path, mode: fig12.Mode, other: str) -> _Speedups:
 
 def _by_kind(folder: Path, causal: bool) -> tuple[Found, Found]:
     """The smallest ratio to FA3 on any kind of inputs, the smallest geometric mean of a gentle one; NaN of a part."""
-    found = fig12_inputs.summary(folder)
+    found = fig12_inputs.summary(folder).numbers
     mask, begun = "causal" if causal else "full", (folder / "fig12_inputs.jsonl").exists()
     least, mean = (found.get(f"{name}_{mask}", math.nan) for name in ("least", "mean"))
     return Found(least, begun=begun), Found(mean, begun=begun)

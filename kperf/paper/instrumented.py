@@ -15,6 +15,7 @@ from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
 from kperf.attention.overrides import ALIASES, Override
 from kperf.attention.workload import FIG11, Workload
 from kperf.compat.triton import CompiledKernel
+from kperf.console import agreeing
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.record import device
@@ -204,10 +205,17 @@ def passes_table(found: PassesOnFile, label: str) -> Table:
     result = Table(
         title=f"passes of {label}, chosen by compiling {found.compiles} instrumented kernels", title_justify="left"
     )
-    for column in ("pass", "probes besides the anchors", "estimated cost", "registers", "order of instructions"):
+    for column in (
+        "pass",
+        "probes besides the one in all passes",
+        "estimated cost",
+        "registers",
+        "order of instructions",
+    ):
         result.add_column(column)
     for number, one in enumerate(found.passes):
-        order = f"{len(one.differences)} differences" if one.differences else "the original kernel's"
+        moved = len(one.differences)
+        order = f"{moved} {agreeing(moved, 'difference', 'differences')}" if moved else "the original kernel's"
         result.add_row(str(number + 1), "\n".join(one.edges), f"{one.cost:.1%}", str(one.registers), order)
     return result
 

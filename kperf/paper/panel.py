@@ -37,7 +37,7 @@ def run_panel(
         store = fig12.recorded_store(results, mode, keys)
         title = f"static: recorded in {store.folder.name}; {reason}"
     runs = fig12.figure_runs(store, mode, keys, measured)
-    fig12.environments_of(store, runs.values())
+    store.environments_of(point for run in runs.values() for point in run.values())
     shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(mode, [sweep]) if place in runs]
     if not shown:
         raise UsageError(f"{store.points_path} has no run of {', '.join(keys)}: measure it on a Hopper GPU")

@@ -17,7 +17,8 @@ from kperf.bench.power import measure
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
-from kperf.record.store import Environment, gpu_slug, recorded_folder, when
+from kperf.record.provenance import Provenance
+from kperf.record.store import gpu_slug, recorded_folder
 
 
 def run(
@@ -71,12 +72,8 @@ def report(
     if not asked:
         raise UsageError(f"{store.points_path} has no such run: measure it on a Hopper GPU")
     whole = newest_runs(points, causal)
-    environments = store.environments()
-    missing = {point.environment for run in (*asked, *whole) for point in run} - environments.keys()
-    if missing:
-        raise UsageError(f"{store.environments_path} lacks the environment {min(missing)}: restore it")
-    console.print(table(asked, _stamp(asked, environments, measured)))
-    stamp, said = _stamp(whole, environments, measured), notes(whole)
+    console.print(table(asked, _stamp(store, asked, measured)))
+    stamp, said = _stamp(store, whole, measured), notes(whole)
     for sentence in said:
         console.print(sentence)
     written = plot.draw(whole, stamp, said, store.folder / ("power_causal" if causal else "power"))
@@ -85,13 +82,32 @@ def report(
     return written
 
 
-def _stamp(
-    runs: Sequence[Sequence[PowerPoint]], environments: Mapping[str, Environment], measured: Container[str]
-) -> str:
+def report_beside(console: Console, store: PowerStore, figure: Provenance, *, causal: bool) -> None:
+    """Print the newest runs of one mask on the cards of a figure; a sentence in their place if there are none.
+
+    Raises `UsageError` if the environment of a run is missing.
+    """
+    points = [point for point in store.points() if point.causal == causal]
+    environments = store.environments_of(points)
+    on_its_cards = [point for point in points if environments[point.environment].gpu_uuid in figure.cards]
+    command = "make power CAUSAL=1" if causal else "make power"
+    if on_its_cards:
+        runs = newest_runs(on_its_cards, causal)
+        console.print(table(runs, _stamp(store, runs, ())))
+    elif points:
+        elsewhere = Provenance.of_records(store, [point for run in newest_runs(points, causal) for point in run])
+        console.print(
+            f"each implementation alone at the power cap: recorded on another card than this figure "
+            f"({elsewhere.in_words()}): `{command}` prints that record, and measures on a Hopper GPU"
+        )
+    else:
+        console.print(f"each implementation alone at the power cap: not in the record, `{command}` measures it")
+
+
+def _stamp(store: PowerStore, runs: Sequence[Sequence[PowerPoint]], measured: Container[str]) -> str:
     shown = [point for run in runs for point in run]
-    gpus = ", ".join(sorted({environments[point.environment].gpu for point in shown}))
     how = "measured" if all(point.run in measured for point in shown) else "recorded"
-    return f"{how} on {gpus}, {when(point.recorded_at for point in shown)}"
+    return Provenance.of_records(store, shown).stamp(how)
 
 
 def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -22,6 +24,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import agreeing
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record import markdown as md
@@ -102,6 +105,11 @@ class KernelRow(Row):
     name: str
     fault: str = ""
     line: int = Field(default=0, ge=0)
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether it was written without knowledge of the rules."""
+        return self.kind == HELD_OUT
 
     @property
     def is_clean(self) -> bool:
@@ -185,11 +193,12 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    for title, rows in _parts(found.rows):
-        console.print(_table(f"{title} under kperf diagnose --try; {found.stamp}", HEAD, map(cells, in_order(rows))))
-        if made_slower := slower(rows):
+    for title, part in _parts(found, known=not names):
+        title = f"{title} under kperf diagnose --try; {part.stamp}"
+        console.print(_table(title, HEAD, map(cells, in_order(part.rows))))
+        if made_slower := slower(part.rows):
             console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
-        for line in said(rows):
+        for line in said(part.rows):
             console.print(line, highlight=False)
 
 
@@ -326,8 +335,8 @@ def markdown(folder: Path, *, held_out: bool) -> str:
 
     held_out: of the held-out kernels, or of the others. Raises `UsageError` for a broken record.
     """
-    found = recorded_run(folder)
-    rows = [row for row in found.rows if (row.kind == HELD_OUT) is held_out]
+    found = recorded_run(folder, held_out=held_out)
+    rows = found.rows
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
     if made_slower := slower(rows):
@@ -335,16 +344,27 @@ def markdown(folder: Path, *, held_out: bool) -> str:
     return "\n".join(lines)
 
 
-def _parts(rows: Sequence[ProofRow]) -> Iterator[tuple[str, list[ProofRow]]]:
-    """What is counted apart: kernels that were written together with the rules, and those that were not."""
+def _parts(found: Run[ProofRow], *, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:
+    """What is counted apart: kernels that were written together with the rules, and those that were not.
+
+    known: with what is recorded of the part that the run lacks. Held-out kernels become drafts as soon as a rule was
+    changed for one of them, so the newest run need not have any.
+    """
     for title, held_out in (("the proof set", False), ("held-out kernels", True)):
-        if part := [row for row in rows if (row.kind == HELD_OUT) is held_out]:
-            yield title, part
+        part = [row for row in found.rows if row.is_held_out is held_out]
+        if part:
+            yield title, replace(found, rows=part)
+        elif known:
+            with suppress(UsageError):
+                yield title, recorded_run(found.folder, held_out=held_out)
 
 
-def recorded_run(folder: Path) -> Run[ProofRow]:
-    """The newest run that is recorded of a GPU. Raises `UsageError` if it is broken."""
-    return recorded(folder, "diagnose", ROWS)
+def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
+    """The newest run that is recorded of a GPU, its held-out kernels or the others.
+
+    Raises `UsageError` if it is broken or has none of them.
+    """
+    return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out is held_out)
 
 
 def in_order(rows: Sequence[K]) -> list[K]:
@@ -361,9 +381,10 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     ranks = Counter(row.rank for row in faulty)
     without = [row.name for row in faulty if row.gain is None]
     failed = [f"{row.name} ({row.why})" for row in rows if row.is_clean and row.why]
+    faults = agreeing(len(faulty), "fault and its line", "faults and their lines")
     lines = [
-        f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
-        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
+        f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} {faults}: the first finding "
+        f"names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
@@ -383,7 +404,8 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
         levels[0] += f" ({', '.join(severe)})"
     tried = sum(any(one.tried for one in findings) for findings in found.values())
     return (
-        f"Of {len(rows)} clean kernels, {worst[None]} have no finding. The severity of a kernel's severest finding is "
+        f"Of {len(rows)} clean {agreeing(len(rows), 'kernel', 'kernels')}, {worst[None]} "
+        f"{agreeing(worst[None], 'has', 'have')} no finding. The severity of a kernel's severest finding is "
         f"{', '.join(levels)}. A change was timed on {tried or 'none'} of the clean kernels."
     )
 
@@ -395,12 +417,13 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
         return []
     off = [name for name, factor, _ in estimated if not 1 / CLOSE <= factor <= CLOSE]
     outside = [name for name, _, is_inside in estimated if not is_inside]
-    count, close = len(estimated), len(estimated) - len(off)
+    count = len(estimated)
+    close, inside = count - len(off), count - len(outside)
     return [
-        f"{close} of {count} estimated gains ({close / count:.0%}) differ from the measured gain by a factor of at "
-        f"most {CLOSE}{_named('; the others are those of', off)}.",
-        f"{count - len(outside)} of {count} measured gains lie in the interval of their estimate"
-        f"{_named('; the others are those of', outside)}.",
+        f"{close} of {count} estimated gains ({close / count:.0%}) {agreeing(close, 'differs', 'differ')} from the "
+        f"measured gain by a factor of at most {CLOSE}{_others(off)}.",
+        f"{inside} of {count} measured gains {agreeing(inside, 'lies', 'lie')} in the interval of "
+        f"{agreeing(inside, 'its', 'their')} estimate{_others(outside)}.",
     ]
 
 
@@ -413,17 +436,21 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
     faster = sum(speedup >= FASTER for speedup in speedups)
     worse = [name for gain, name in gains if gain.is_slower]
-    means = f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
-    means += f"{_mean(speedups):.2f} x"
-    if len(gains) > 1:
-        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is {_mean(speedups[:-1]):.2f} x"
-    return [
-        f"The advice was timed on {len(gains)} faulty kernels: `--try` made {len(gains) - by_hand} of the changes, and "
-        f"{by_hand} were made by hand.",
-        f"With the advice, {faster} kernels become at least {FASTER - 1:.0%} faster, "
-        f"{len(gains) - faster - len(worse)} gain less, and {len(worse)} become slower{_named(':', worse)}.",
-        f"{means}.",
+    little = len(gains) - faster - len(worse)
+    lines = [
+        f"The advice was timed on {len(gains)} faulty {agreeing(len(gains), 'kernel', 'kernels')}: `--try` made "
+        f"{len(gains) - by_hand} of the changes, and {by_hand} {agreeing(by_hand, 'was', 'were')} made by hand.",
+        f"With the advice, {faster} {agreeing(faster, 'kernel becomes', 'kernels become')} at least {FASTER - 1:.0%} "
+        f"faster, {little} {agreeing(little, 'gains', 'gain')} less, and {len(worse)} "
+        f"{agreeing(len(worse), 'becomes', 'become')} slower{_named(':', worse)}.",
     ]
+    if len(gains) > 1:
+        lines.append(
+            f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
+            f"{_mean(speedups):.2f} x; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is "
+            f"{_mean(speedups[:-1]):.2f} x."
+        )
+    return lines
 
 
 def _mean(factors: Sequence[float]) -> float:
@@ -433,6 +460,10 @@ def _mean(factors: Sequence[float]) -> float:
 
 def _named(word: str, names: Sequence[str]) -> str:
     return f"{word} {', '.join(names)}" if names else ""
+
+
+def _others(names: Sequence[str]) -> str:
+    return _named(agreeing(len(names), "; the other is that of", "; the others are those of"), names)
 
 
 def _instead(row: ProofRow) -> str:

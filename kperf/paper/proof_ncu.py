@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter
 from rich.console import Console
 
+from kperf.console import agreeing
 from kperf.errors import UsageError
 from kperf.paper import proof
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
@@ -224,9 +225,9 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"ncu profiled {len(faulty)} faulty kernels. In {first} of the {len(faulty)}, one of the {FIRST} rules "
-            f"with the largest estimated speedups names the cause. In {anywhere} of the {len(faulty)}, any rule of ncu "
-            "names the cause."
+            f"ncu profiled {len(faulty)} faulty {agreeing(len(faulty), 'kernel', 'kernels')}. In {first} of the "
+            f"{len(faulty)}, one of the {FIRST} rules with the largest estimated speedups names the cause. In "
+            f"{anywhere} of the {len(faulty)}, any rule of ncu names the cause."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]
@@ -272,7 +273,7 @@ def _recorded(folder: Path) -> list[str]:
         return ["Nothing is recorded yet: `kperf proof --beside-ncu` records it on a Hopper GPU."]
     store = RecordStore(recorded_folder(folder.parent, file, holds=folder.samefile), NAME, ROWS)
     rows = newest_of_each(store.points())
-    found = proof.recorded_run(folder)
+    found = proof.recorded_run(folder, held_out=False)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
     ours = {row.name: row for row in found.rows}
     cells = [_cells(row, ours) for row in rows if not row.is_clean]

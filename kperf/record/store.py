@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, Self, TypeVar, cast
+from typing import Annotated, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -167,6 +167,18 @@ class Environment(Frozen):
         return self.model_dump(exclude={"gpu_uuid", "platform", "image", "command_line", "recorded_at"})
 
 
+class Recorded(Protocol):
+    """What every record says of where it comes from: the id of its environment, and the instant (`Instant`)."""
+
+    @property
+    def environment(self) -> str:
+        """Its key in environment.json."""
+
+    @property
+    def recorded_at(self) -> str:
+        """When it was made."""
+
+
 _RECORDED_AT = re.compile(rb'"recorded_at": ?"([^"]*)"')
 _ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
 
@@ -205,6 +217,16 @@ class RecordStore(Generic[_Record]):
             raise UsageError(f"{self.environments_path} is broken: {error}") from None
         except ValueError:
             raise UsageError(f"{self.environments_path} is broken: it is not JSON") from None
+
+    def environments_of(self, records: Iterable[Recorded]) -> dict[str, Environment]:
+        """Those in which `records` were measured, by id; raises `UsageError` if one is not in environment.json."""
+        used = {record.environment for record in records}
+        known = self.environments()
+        if missing := used - known.keys():
+            raise UsageError(
+                f"{self.environments_path} lacks the environment {min(missing)} of recorded points: restore it"
+            )
+        return {name: known[name] for name in sorted(used)}
 
     @contextmanager
     def writer(self) -> Iterator["Writer[_Record]"]:
@@ -384,12 +406,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def when(recorded_at: Iterable[str]) -> str:
-    """The day of some records, or the first and the last: 2026-11-20 to 2026-11-21."""
-    days = sorted({time[:10] for time in recorded_at})
-    return " to ".join(dict.fromkeys([days[0], days[-1]]))
 
 
 def recorded_folder(

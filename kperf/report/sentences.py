@@ -88,7 +88,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
             "what-if saving: cycles without" if not place else "",
             [f"{_named(b[0])} {_saved(b[0])}" if b else "-" for b in best],
         )
-    row("what-if savings withheld", [str(len(t.withheld)) if t.withheld else "-" for t in timelines])
+    row("what-if savings not given", [str(len(t.withheld)) if t.withheld else "-" for t in timelines])
     explained = [f"{t.replay.cycles:.0f} ({t.replay.error:+.1%})" if t.replay else "-" for t in timelines]
     row("iteration by replay", explained)
     result.add_section()

@@ -21,6 +21,7 @@ from rich.table import Table
 from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies import cupti, models
 from kperf.studies.known import KNOWN, MARK, Known
@@ -281,14 +282,13 @@ def _errors(modelled: Sequence[Prediction], model: str) -> dict[str, float]:
     return {prediction.kernel: prediction.error for prediction in modelled if prediction.model == model}
 
 
-def summary(folder: Path) -> dict[str, float]:
-    """The largest errors, for the table of claims: of slopes, launches and each model, as far as there are records."""
-    rows = newest(RecordStore(folder, "accuracy", ROWS).points())
-    modelled = predictions(folder)
+def summary(folder: Path) -> Summary:
+    """For the table of claims: the largest errors of slopes and of launches, as far as there are records."""
+    store = RecordStore(folder, "accuracy", ROWS)
+    rows = newest(store.points())
     errors = {
         "slope": [line.error for line in lines(rows)],
         "launch": [row.error for row in rows if isinstance(row, LaunchRow)],
-        "graph": [*_errors(modelled, "graph").values()],
-        "stages": [*_errors(modelled, "stages").values()],
     }
-    return {name: max(map(abs, values)) for name, values in errors.items() if values}
+    numbers = {name: max(map(abs, values)) for name, values in errors.items() if values}
+    return Summary(numbers, Provenance.of_records(store, rows))

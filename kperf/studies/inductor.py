@@ -32,6 +32,7 @@ from kperf.installation import require_checkout
 from kperf.ir import offline
 from kperf.record import device
 from kperf.record.files import make_output, write_atomically
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import TIME, Tree, compact, read_tree
@@ -409,15 +410,16 @@ _LEAST_BYTES = 1_000_000
 """Beside it what a launch itself moves is nothing."""
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """For the table of claims: how far bytes, products and FLOPs of any kernel that Inductor wrote lie from ncu's."""
-    rows = newest(RecordStore(folder, "inductor", ROWS).points())
+    store = RecordStore(folder, "inductor", ROWS)
+    rows = newest(store.points())
     largest: dict[str, float] = {}
     for row in rows:
         for counter, off in deviations(row).items():
             if row.kind == "triton" or counter == "products":
                 largest[counter] = max(largest.get(counter, 0.0), abs(off))
-    return largest
+    return Summary(largest, Provenance.of_records(store, rows))
 
 
 def _held_against_ncu(block: str, rows: Sequence[InductorRow]) -> Iterator[str]:

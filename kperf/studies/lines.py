@@ -27,6 +27,7 @@ from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
 from kperf.record.files import write_atomically
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import RecordStore
 from kperf.report.samples import Place
 from kperf.report.samples import Samples as ReportedSamples
@@ -400,6 +401,8 @@ def read_samples(path: Path) -> list[ReportedSamples]:
     return [ReportedSamples(label(profiler), places, str(path)) for profiler, places in by_profiler.items()]
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """For the table of claims: how many times as long the script takes under each profiler."""
-    return factors(newest(RecordStore(folder, "lines", ROWS).points()))
+    store = RecordStore(folder, "lines", ROWS)
+    rows = newest(store.points())
+    return Summary(factors(rows), Provenance.of_records(store, rows))

@@ -18,6 +18,7 @@ from kperf.attention.overrides import ALIASES, find
 from kperf.attention.variants import Specialization
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
+from kperf.record.provenance import Provenance, Summary
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
@@ -70,6 +71,13 @@ def predictions(folder: Path) -> list[Prediction]:
             iteration_time = timelines[variant].cycles_per_unit.median
             made.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, iteration_time))
     return made
+
+
+def summary(folder: Path) -> Summary:
+    """For the table of claims: the largest error of the replay's iteration times."""
+    errors = [abs(one.error) for one in predictions(folder) if one.model == "graph"]
+    replayed = [timeline.environment for _, timeline in _pipelines(folder) if timeline.replay is not None]
+    return Summary({"graph": max(errors)} if errors else {}, Provenance.of_timelines(replayed))
 
 
 def stamp(folder: Path) -> str:

@@ -21,6 +21,7 @@ from rich.table import Table
 from kperf.arch import of
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import deciding, lengths_of, numbers_of
 from kperf.diagnose.inputs import of_compiled
@@ -230,9 +231,10 @@ def markdown(folder: Path) -> str:
     lines = [
         f"{shown.stamp[0].upper()}{shown.stamp[1:]}.",
         "",
-        f"- {len(rows)} changes were timed. {_came_of(rows)}",
+        f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {_came_of(rows)}",
         f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became faster.",
-        f"- {len(advised)} of the {len(rows)} changes follow a finding. {_came_of(advised)}",
+        f"- {len(advised)} of the {len(rows)} changes {agreeing(len(advised), 'follows', 'follow')} a finding. "
+        f"{_came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
@@ -267,9 +269,10 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     slower = [row for row in same if is_slower(row)]
     little = [row for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
-        f"{len(gained)} make the operator at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(slower)} make it slower{_gains(slower)}",
-        f"{len(little)} do neither{_gains(little)}",
+        f"{len(gained)} {agreeing(len(gained), 'makes', 'make')} the operator at least {FASTER - 1:.0%} faster"
+        f"{_gains(gained)}",
+        f"{len(slower)} {agreeing(len(slower), 'makes', 'make')} it slower{_gains(slower)}",
+        f"{len(little)} {agreeing(len(little), 'does', 'do')} neither{_gains(little)}",
     ]
     counts = f"By the 95% intervals of their gains, {', '.join(parts[:2])}, and {parts[2]}."
     different = len(rows) - len(same)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
+from kperf.record.provenance import Provenance
 from kperf.record.store import (
-    Environment,
     Frozen,
     Instant,
     Records,
@@ -26,7 +26,6 @@ from kperf.record.store import (
     first_of,
     gpu_slug,
     refuse_one_gpus,
-    when,
 )
 
 
@@ -99,10 +98,10 @@ def measured_or_recorded(
     return Run(store.folder, made, stamp(store, made, "measured"))
 
 
-def recorded(folder: Path, name: str, rows: Records[R]) -> Run[R]:
-    """The newest run in `<name>.jsonl`. Raises `UsageError` if it is broken or has no row."""
+def recorded(folder: Path, name: str, rows: Records[R], counts: Callable[[R], bool] = lambda _: True) -> Run[R]:
+    """The newest run in `<name>.jsonl`, of the rows that count. Raises `UsageError` if it is broken or has no row."""
     store = RecordStore(folder, name, rows)
-    rows_of_run = newest(store.points())
+    rows_of_run = newest([row for row in store.points() if counts(row)])
     return Run(folder, rows_of_run, stamp(store, rows_of_run, "recorded"))
 
 
@@ -134,7 +133,4 @@ def stamp(store: RecordStore[R], rows: Sequence[R], how: str) -> str:
     """`recorded on NVIDIA H200, 2026-11-21`, or two dates. Raises `UsageError` without a row, or its environment."""
     if not rows:
         raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
-    known: dict[str, Environment] = store.environments()
-    if rows[0].environment not in known:
-        raise UsageError(f"{store.environments_path} lacks the environment {rows[0].environment}: restore it")
-    return f"{how} on {known[rows[0].environment].gpu}, {when(row.recorded_at for row in rows)}"
+    return Provenance.of_records(store, rows).stamp(how)

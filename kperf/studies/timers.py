@@ -28,6 +28,7 @@ from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.operations import OPERATIONS, N, Samples, made
@@ -359,10 +360,12 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
     return spreads
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """For the table of claims: the widest disagreement of device-side timers about an operation."""
-    spreads = disagreement(newest(RecordStore(folder, "timers", ROWS).points()))
-    return {"device-side": max(spreads.values())} if spreads else {}
+    store = RecordStore(folder, "timers", ROWS)
+    rows = newest(store.points())
+    spreads = disagreement(rows)
+    return Summary({"device-side": max(spreads.values())} if spreads else {}, Provenance.of_records(store, rows))
 
 
 def sentences(rows: Sequence[TimerRow]) -> list[str]:

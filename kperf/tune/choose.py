@@ -24,7 +24,8 @@ from kperf.attention.workload import Workload
 from kperf.bench.points import Figure, MeasuredPoint, Point, Run, Store, fullest_runs
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
-from kperf.record.store import recorded_folder, when
+from kperf.record.provenance import when
+from kperf.record.store import recorded_folder
 
 NEAREST = 2
 """So many measured shapes speak for one that was not measured: in a sweep by powers of two, those on both sides."""

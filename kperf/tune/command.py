@@ -26,6 +26,7 @@ from kperf.bench.points import FailedPoint, Point
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.files import require_writable
+from kperf.record.provenance import Provenance
 from kperf.record.store import Writer, by_preference, gpu_slug
 from kperf.tune import tables
 from kperf.tune.records import (
@@ -95,11 +96,7 @@ def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
     recorded = studies(store.points())
     if not recorded:
         raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
-    last = recorded[-1].rows[-1].point
-    known = store.environments()
-    if last.environment not in known:
-        raise UsageError(f"{store.environments_path} lacks the environment {last.environment}: restore it")
-    stamp = f"{how} on {known[last.environment].gpu}, {last.recorded_at[:10]}"
+    stamp = Provenance.of_records(store, [recorded[-1].rows[-1].point]).stamp(how)
     for table in (tables.before_and_after(recorded, stamp), tables.searches(recorded, stamp)):
         console.print(table)
     written = list(draw(recorded, stamp, folder / "tune"))

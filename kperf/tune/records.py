@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point, PointsLine
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import Frozen, Layout, RecordStore
 
 Cost = float | None
@@ -208,16 +209,18 @@ def tuned(known: Iterable[Study]) -> dict[str, dict[Workload, Config]]:
     return chosen
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """Of the studies of `REPORTED`: the worst regret, and the worst ratio to the fastest vendor's kernel.
 
     A number is missing unless all of them have it.
     """
-    by_workload = {study.workload: study for study in studies(store_in(folder).points())}
+    store = store_in(folder)
+    by_workload = {study.workload: study for study in studies(store.points())}
     if not by_workload.keys() >= {*REPORTED}:
-        return {}
+        return Summary()
     reported = [by_workload[workload] for workload in REPORTED]
     regrets = [study.regret for study in reported if study.regret is not None]
     ratios = [study.ratio_to_vendor[1] for study in reported if study.ratio_to_vendor is not None]
-    numbers = {"regret": (max, regrets), "over the vendor": (min, ratios)}
-    return {name: worst(values) for name, (worst, values) in numbers.items() if len(values) == len(REPORTED)}
+    worst = {"regret": (max, regrets), "over the vendor": (min, ratios)}
+    numbers = {name: of(values) for name, (of, values) in worst.items() if len(values) == len(REPORTED)}
+    return Summary(numbers, Provenance.of_records(store, [row.point for study in reported for row in study.rows]))

@@ -89,7 +89,7 @@ def test_what_is_recorded_is_not_measured_again_unless_asked(tmp_path, faked):
     measure_into(tmp_path)
     measure_into(tmp_path, progress=Progress(say=said.append))
     assert len(Store(tmp_path).points()) == 12
-    assert "6 of 6 workloads are recorded" in said[0]
+    assert "6 of 6 workloads are recorded in this environment already: FRESH=1 with make, or --fresh with" in said[0]
     measure_into(tmp_path, fresh=True)
     assert len(Store(tmp_path).points()) == 24
 

@@ -327,6 +327,7 @@ def test_a_tile_in_which_each_address_stands_many_times_is_a_row(tmp_path, scale
         assert one.source.line == 10
         assert one.message.startswith(f"each iteration loads {addresses} numbers of scales {times} times each")
         whole = 2 * 128 * 32 + 32 * 128 + 2 * 32 * 128  # bytes of x, w and s
+        whole += 64 * 64  # what L2 gives while 128 lanes convert and scale the 32 * 128 elements of w
         gain = whole / (whole - 2 * (32 * 128 - addresses))
         assert (one.estimate.speedup, one.estimate.high) == (pytest.approx(gain**0.5), pytest.approx(gain))
 

@@ -256,7 +256,7 @@ def test_a_wrong_point_fails_after_the_drawing(tmp_path):
     (place, *_) = runs
     wrong = failed("eager", "wrong", "a", place[1], message="relative error").model_copy(update={"figure": "attention"})
     runs[place]["eager"] = wrong
-    with pytest.raises(MeasurementError, match="1 points have no time; the first: eager on 4 x 16 x 1024"):
+    with pytest.raises(MeasurementError, match="1 point has no time: eager on 4 x 16 x 1024"):
         attention.report(console(), record(tmp_path, runs), SHAPES, KEYS, measured=False)
     assert (tmp_path / "attention_memory.png").exists()
 

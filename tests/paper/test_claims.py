@@ -1,4 +1,5 @@
 import io
+import json
 import math
 import re
 import shutil
@@ -11,6 +12,7 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import claims, fig12
 from kperf.paper.claims import Outcome, cells, evaluate, markdown, read_claims, report
+from kperf.record.machine import Gpu
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
@@ -216,14 +218,92 @@ def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):
                     for key, time in times.items()
                 ]
             )
-    outcome = evaluate(claim, tmp_path)
-    assert outcome.value == pytest.approx(1.5)
-    assert outcome.cards.startswith("on 2 cards, each workload whole on one: card0 ")
-    console = WholeConsole(width=300, file=io.StringIO(), record=True)
+    assert evaluate(claim, tmp_path).value == pytest.approx(1.5)
     (tmp_path / "results").mkdir()
     tmp_path.joinpath("results", "h200").symlink_to(tmp_path, target_is_directory=True)
-    report(console, tmp_path / "results")
-    assert f"{claim.statement}: on 2 cards" in console.export_text()
+    assert printed(tmp_path / "results")[claim.statement][-1] == "2026-01-02, cards card0 and card1"
+
+
+def printed(results):
+    """Statement of a claim -> the cells of its row in `make claims`."""
+    console = WholeConsole(width=400, file=io.StringIO(), record=True)
+    report(console, results)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+    return {row[0]: row for row in rows if row}
+
+
+@pytest.mark.parametrize(
+    ("id_", "files"),
+    [
+        ("tracing-overhead-improved", ["fig11/improved.timeline.json"]),
+        ("improved-predicted-from-vanilla", ["fig11/vanilla.timeline.json", "fig11/improved.timeline.json"]),
+        ("fig13-mean", ["fig11/improved.timeline.json", "examples/gemm_2_stages.timeline.json"]),
+        ("graph-model", ["fig11/improved.timeline.json", "examples/gemm_2_stages.timeline.json"]),
+        ("improved-over-fa3", ["fig12.jsonl"]),
+        ("inputs-least-full", ["fig12_inputs.jsonl"]),
+        ("regions-of-known-cycles", ["accuracy.jsonl"]),
+        ("ncu-above-1000x", ["lines.jsonl"]),
+        ("timers-agree", ["timers.jsonl"]),
+        ("inductor-bytes", ["inductor.jsonl"]),
+        ("tune-regret", ["tune.jsonl"]),
+    ],
+)
+def test_a_value_has_the_day_and_the_card_of_its_records(id_, files):
+    folder = RECORDED / "h200"
+    known = json.loads((folder / "environment.json").read_text())
+    made = set()
+    for file in files:
+        *_, last = (folder / file).read_text().splitlines()
+        record = json.loads(last if file.endswith("jsonl") else (folder / file).read_text())
+        record = record.get("measured", record)
+        where = record["environment"]
+        where = where if isinstance(where, dict) else known[where]
+        instant = record.get("recorded_at") or record.get("points", [where])[0]["recorded_at"]
+        made.add((where["gpu_uuid"], instant[:10]))
+    provenance = evaluate(CLAIMS[id_], folder).provenance
+    assert (provenance.cards, provenance.days) == tuple(map(set, zip(*made, strict=True)))
+    assert provenance.gpus == {"NVIDIA H200"}
+
+
+def test_a_value_of_two_timelines_and_a_command_of_several_claims_have_all_their_cards(tmp_path):
+    folder = tmp_path / "h200"
+    (folder / "fig11").mkdir(parents=True)
+    (folder / "fig12.jsonl").touch()
+    for variant, card in (("vanilla", "1111aaaa-1"), ("improved", "2222bbbb-2")):
+        timeline = read_timeline(RECORDED / f"h200/fig11/{variant}.timeline.json")
+        moved = timeline.model_copy(update={"environment": environment(gpu_uuid=card)})
+        (folder / f"fig11/{variant}.timeline.json").write_text(moved.model_dump_json())
+    assert evaluate(BOUND, folder).provenance.cards == {"1111aaaa-1"}
+    predicted = evaluate(CLAIMS["improved-predicted-from-vanilla"], folder)
+    assert predicted.provenance.cards == {"1111aaaa-1", "2222bbbb-2"}
+    day = environment().recorded_at[:10]
+    assert f"| `make fig11` | {day}, cards 1111aaaa and 2222bbbb |" in markdown(tmp_path, "paper").splitlines()
+
+
+def test_values_of_this_machines_card_are_told_from_recorded_ones(tmp_path, monkeypatch):
+    (tmp_path / "h200").symlink_to(RECORDED / "h200")
+    *_, timeline = sorted((RECORDED / "h200/fig11").glob("*.timeline.json"))
+    card = read_timeline(timeline).environment.gpu_uuid
+    gpu = Gpu(name="NVIDIA H200", capability=(9, 0), mig=False, processes=0, uuid=card)
+    monkeypatch.setattr(claims, "visible_gpus", lambda: (gpu,))
+    rows = printed(tmp_path)
+    assert rows[BOUND.statement][-1] == "2026-11-24, this machine"
+    assert rows[CLAIMS["fig13-mean"].statement][-1] == "2026-11-24, this machine, card 87b41bd1"
+    assert rows[CLAIMS["ncu-above-1000x"].statement][-1] == "2026-11-21, card 9d679a40"
+
+
+def test_a_page_says_of_each_command_when_and_on_which_card_its_values_were_recorded(tmp_path):
+    (tmp_path / "h200").symlink_to(RECORDED / "h200")
+    with_fig11_alone(tmp_path / "a100")
+    _, _, table = markdown(tmp_path, "paper").partition("\n\n")
+    assert table.splitlines() == [
+        "| command | a100, recorded (UTC) | h200, recorded (UTC) |",
+        "|---|---|---|",
+        "| `make fig12` | - | 2026-11-24, card 8b38414a |",
+        "| `make fig11` | 2026-11-24, card 8b38414a | 2026-11-24, card 8b38414a |",
+        "| `make overhead` | - | 2026-11-24, cards 87b41bd1 and 8b38414a |",
+        "| `make lines` | - | 2026-11-21, card 9d679a40 |",
+    ]
 
 
 def test_the_command_prints_each_claim_with_the_numbers_of_each_gpu(tmp_path):
@@ -236,7 +316,8 @@ def test_the_command_prints_each_claim_with_the_numbers_of_each_gpu(tmp_path):
         missing = {"the paper's claims": 0, "our goals": 0}
         for claim in read_claims():
             outcome = evaluate(claim, tmp_path / gpu)
-            row = [claim.statement, *cells(outcome), outcome.verdict] if outcome.value is not None else []
+            recorded = outcome.provenance.in_words()
+            row = [claim.statement, *cells(outcome), outcome.verdict, recorded] if outcome.value is not None else []
             lines = (of_the_paper if claim.origin == "paper" else our_goals).splitlines()
             assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
             missing["the paper's claims" if claim.origin == "paper" else "our goals"] += outcome.value is None
@@ -254,11 +335,12 @@ def with_fig11_alone(folder):
 
 def test_the_table_has_two_columns_a_gpu_of_which_one_of_its_claims_is_recorded(tmp_path):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
-    alone = markdown(tmp_path, "paper")
+    alone = markdown(tmp_path, "paper").partition("\n\n")[0]
     with_fig11_alone(tmp_path / "a100")
     (tmp_path / "l4").mkdir()
     (tmp_path / "l4" / "fig12.jsonl").touch()
-    head, line, *rows = [row.split(" | ") for row in markdown(tmp_path, "paper").splitlines()]
+    both = markdown(tmp_path, "paper").partition("\n\n")[0]
+    head, line, *rows = [row.split(" | ") for row in both.splitlines()]
     assert head[6:] == ["a100 (95 % interval)", "verdict", "h200 (95 % interval)", "verdict", "output |"]
     assert line[0].count("---") == len(head)
     of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "slows the vanilla" in row[0])
@@ -273,6 +355,7 @@ def test_a_claim_of_which_a_part_is_recorded_says_so(tmp_path, name):
     claim = CLAIMS[name]
     assert evaluate(claim, tmp_path).verdict == "not recorded"
     (tmp_path / "examples").mkdir()
+    shutil.copy(RECORDED / "h200/environment.json", tmp_path)
     for file in ("accuracy.jsonl", "tune.jsonl"):
         line = (RECORDED / "h200" / file).read_text().splitlines(keepends=True)[0]
         (tmp_path / file).write_text(line)

@@ -131,7 +131,7 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "change the time of the launch that --ctas auto reads by 2.7% on average, 3.0% in the median and 5.0% at worst "
         "(gemm).",
         "Each change compares the median time of 3 launches with events and of as many without.",
-        "All CTAs of the 1 kernels that cannot be sampled were recorded twice. The two ratios of instrumented to "
+        "All CTAs of the 1 kernel that cannot be sampled were recorded twice. The two ratios of instrumented to "
         "original time of such a kernel differ by 5.3% in the median and 5.3% at most.",
         "Kernels that are faster with events, because the compiler makes other code: gemm (-5.0% with all CTAs, 32 "
         "registers instead of 40).",

@@ -177,16 +177,41 @@ def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_
     }
 
 
+def sustained(folder, *points, **changes):
+    """Record these points of `make power`, in the figure's environment with `changes`."""
+    with PowerStore(folder).writer() as writer:
+        known = {"environment": writer.record_environment(environment(**changes))}
+        writer.append([point.model_copy(update=known) for point in points])
+
+
 def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
     store = fill(tmp_path)
-    with PowerStore(tmp_path).writer() as writer:
-        writer.append([alone("fa3", 600, 700)])
-        writer.append([alone("fa3", 500, 700, causal=True)])
-    assert "alone and sustained, non-causal" in said(store)
+    sustained(tmp_path, alone("fa3", 600, 700), alone("fa3", 500, 700, causal=True))
+    assert "alone and sustained, non-causal, median of the passes; recorded on NVIDIA H200, 2026-01-02" in said(store)
     for mode, words in ((fig12.Mode(True), "alone and sustained, causal"), (fig12.Mode(head_dim=64), None)):
         fill(tmp_path, mode)
         text = said(store, mode)
         assert words in text if words else "alone and sustained" not in text
+
+
+def test_sustained_runs_of_another_card_than_the_figures_are_named_and_not_shown(tmp_path):
+    store = fill(tmp_path)
+    elsewhere = {"gpu_uuid": "1e5e4e44-5e"}
+    sustained(tmp_path, alone("fa3", 600, 700), alone("fa3", 600, 700, causal=True), **elsewhere)
+    named = "alone at the power cap: recorded on another card than this figure (2026-01-02, card 1e5e4e44): "
+    text = said(store)
+    assert f"{named}`make power` prints that record" in text
+    assert "alone and sustained" not in text
+    fill(tmp_path, fig12.Mode(True))
+    assert f"{named}`make power CAUSAL=1` prints that record" in said(store, fig12.Mode(True))
+    # One workload of the figure's card, and more that were recorded later on the other.
+    sustained(tmp_path, alone("fa3", 512, 700, run="mine"))
+    sustained(tmp_path, alone("fa3", 600, 700, run="theirs"), alone("cudnn", 600, 700, run="theirs"), **elsewhere)
+    text = said(store)
+    assert "another card" not in text
+    table = text.partition("alone and sustained, non-causal")[2].partition("drawn: ")[0]
+    assert "mine" in table
+    assert "theirs" not in table
 
 
 def test_an_implementation_that_is_unsupported_is_said_and_leaves_no_gap(tmp_path, monkeypatch):

@@ -45,10 +45,10 @@ def recorded(tmp_path_factory):
                         times["fa3"] = 1.04 if causal else 1.06
                     writer.append(points(times, f"{causal}-{head_dim}-{n}", workload, sweep))
     with Store(folder, "fig12_inputs").writer() as writer:
-        writer.record_environment(environment())
+        known = writer.record_environment(environment())
         for n, group in enumerate(fig12_inputs.groups()):
             for sweep, workload in group:
-                writer.append(points(ON_KINDS, f"{n}", workload, sweep, figure="fig12_inputs"))
+                writer.append(points(ON_KINDS, f"{n}", workload, sweep, figure="fig12_inputs", environment=known))
     with PowerStore(folder).writer() as writer:
         for causal in (False, True):
             for seq_len, cublas in ((4096, 1000), (8192, 500), (16384, 400)):

@@ -164,7 +164,11 @@ def test_a_run_of_the_committed_override_comes_before_a_whole_one_of_another():
     assert {p.run for p in power.newest_runs([*before, *now], False, ["cudnn"])[0]} == {"before"}
 
 
-def test_a_figure_with_one_recorded_run_is_not_called_measured():
-    runs = [[alone("fa3", 700, 690, run="now")], [alone("cudnn", 600, 650, run="before")]]
-    stamps = [power._stamp(runs, {"e": environment()}, measured) for measured in ({"now", "before"}, {"now"})]
+def test_a_figure_with_one_recorded_run_is_not_called_measured(tmp_path):
+    store = PowerStore(tmp_path)
+    with store.writer() as writer:
+        known = {"environment": writer.record_environment(environment())}
+    made = [alone("fa3", 700, 690, run="now"), alone("cudnn", 600, 650, run="before")]
+    runs = [[point.model_copy(update=known)] for point in made]
+    stamps = [power._stamp(store, runs, measured) for measured in ({"now", "before"}, {"now"})]
     assert [stamp.partition(" on ")[0] for stamp in stamps] == ["measured", "recorded"]

@@ -155,12 +155,12 @@ def test_totals_name_what_misses_them():
         "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
         "names 1; it does not name other (spills, found is spills at line 8), silent (spills, exit status 1: -), third "
         "(spills, place 3 after tma at line 3 and spills at line 6).",
-        "Of 3 clean kernels, 1 have no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
+        "Of 3 clean kernels, 1 has no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
         "spills at line 3), medium for 0, low for 1. A change was timed on none of the clean kernels.",
-        "1 of 2 estimated gains (50%) differ from the measured gain by a factor of at most 1.5; the others are those "
-        "of first.",
-        "1 of 2 measured gains lie in the interval of their estimate; the others are those of first.",
-        "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 were made by hand.",
+        "1 of 2 estimated gains (50%) differs from the measured gain by a factor of at most 1.5; the other is that of "
+        "first.",
+        "1 of 2 measured gains lies in the interval of its estimate; the other is that of first.",
+        "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",
         "With the advice, 2 kernels become at least 10% faster, 0 gain less, and 0 become slower.",
         "The median of these 2 gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the geometric mean "
         "is 2.00 x.",
@@ -180,7 +180,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
     ]  # fmt: skip
     lines = proof.said(rows)
     assert (
-        "With the advice, 1 kernels become at least 10% faster, 1 gain less, and 2 become slower: copied, loses."
+        "With the advice, 1 kernel becomes at least 10% faster, 1 gains less, and 2 become slower: copied, loses."
         in lines
     )
     assert (
@@ -188,7 +188,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         in lines[1]
     )
     assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
-    assert "2 of 3 measured gains lie in the interval of their estimate; the others are those of loses." in lines
+    assert "2 of 3 measured gains lie in the interval of their estimate; the other is that of loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
@@ -196,6 +196,24 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         ("tried", "tma", "3", "1", "medium", "", "0.50 x, 0.40 to 0.50", "num_warps=2"),
     ]
     assert proof.slower(ROWS_MADE) == []
+
+
+def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
+    rows = [
+        made("copied", finding("spills", 7, "high", (2, 1, 3)),
+             fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [1.5] * 6}),
+        made("good", kind="clean", fault="", line=0),
+    ]  # fmt: skip
+    assert proof.said(rows) == [
+        "kperf's first or second finding names 1 of 1 fault and its line: the first finding names 1, the second "
+        "names 0.",
+        "Of 1 clean kernel, 1 has no finding. The severity of a kernel's severest finding is high for 0, medium for 0, "
+        "low for 0. A change was timed on none of the clean kernels.",
+        "1 of 1 estimated gains (100%) differs from the measured gain by a factor of at most 1.5.",
+        "1 of 1 measured gains lies in the interval of its estimate.",
+        "The advice was timed on 1 faulty kernel: `--try` made 0 of the changes, and 1 was made by hand.",
+        "With the advice, 1 kernel becomes at least 10% faster, 0 gain less, and 0 become slower.",
+    ]
 
 
 def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):

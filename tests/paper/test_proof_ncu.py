@@ -152,7 +152,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, console, program, mo
     assert run("a") == ["a"]
     (kernels / "planted/b.py").unlink()
     assert run() == []
-    assert "ncu profiled 1 faulty kernels." in console.export_text()
+    assert "ncu profiled 1 faulty kernel." in console.export_text()
     monkeypatch.setattr(device, "environment", lambda: environment().model_copy(update={"git_commit": "later"}))
     assert run() == ["a"]
 
@@ -280,7 +280,7 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
         known = writer.record_environment(environment())
         writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
-    assert "ncu profiled 1 faulty kernels. In 1 of the 1, one of the 2 rules" in done.stdout
+    assert "ncu profiled 1 faulty kernel. In 1 of the 1, one of the 2 rules" in done.stdout
 
 
 @pytest.mark.gpu

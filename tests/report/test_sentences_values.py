@@ -435,7 +435,7 @@ def test_a_table_has_these_cells_of_two_kernels_side_by_side():
         ["bubble: v", "46", "8"],
         ["what-if saving: cycles without", "load K of p 9 (1 to 20)", "r in all warp groups up to 6"],
         *(["", f"load K of p {9 - n} (1 to 20)", "-"] for n in range(1, 6)),
-        ["what-if savings withheld", "2", "-"],
+        ["what-if savings not given", "2", "-"],
         ["iteration by replay", "1030 (+3.0%)", "-"],
         ["launch", "2 ms", "3 ms"],
         ["events written, lost", "1200, 7", "1200, 0"],

@@ -258,7 +258,7 @@ def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, mo
     assert "recorded on NVIDIA H200" in console.export_text()
     assert "<pre>" in (tmp_path / "h200/lines.html").read_text()
     assert (tmp_path / "h200/lines.png").stat().st_size > 10_000
-    assert lines.summary(tmp_path / "h200")["ncu"] == 1500
+    assert lines.summary(tmp_path / "h200").numbers["ncu"] == 1500
 
 
 def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():

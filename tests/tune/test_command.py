@@ -314,13 +314,13 @@ def test_the_claims_are_of_the_whole_experiment_and_its_worst_seq_len(folders, m
     monkeypatch.setattr(command, "secrets", SimpleNamespace(token_hex=lambda size: names.randbytes(size).hex()))
     assert tune(folders, "--exhaustive", "--trials", "2").returncode == 0
     folder = folders[0] / "h200"
-    assert summary(folder) == {}  # of another shape
+    assert summary(folder).numbers == {}  # of another shape
     (study,) = recorded(folders)
     monkeypatch.setattr(records, "REPORTED", (study.workload,))
-    assert summary(folder) == {"regret": study.regret, "over the vendor": study.ratio_to_vendor[1]}
+    assert summary(folder).numbers == {"regret": study.regret, "over the vendor": study.ratio_to_vendor[1]}
     assert study.regret > 0
     monkeypatch.setattr(records, "REPORTED", (study.workload, study.workload.model_copy(update={"seq_len": 256})))
-    assert summary(folder) == {}
+    assert summary(folder).numbers == {}
     tune(folders, "--trials", "2", seq_len="256")  # not exhaustive
-    assert [*summary(folder)] == ["over the vendor"]
-    assert summary(folder)["over the vendor"] == min(study.ratio_to_vendor[1] for study in recorded(folders))
+    assert [*summary(folder).numbers] == ["over the vendor"]
+    assert summary(folder).numbers["over the vendor"] == min(study.ratio_to_vendor[1] for study in recorded(folders))

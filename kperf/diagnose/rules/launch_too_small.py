@@ -8,6 +8,9 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 
+_LIKELY = 0.65
+"""The power of the share of idle SMs that more CTAs gave: 3.6 x of 8.3, and 2.5 x of 4.1 (H100)."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the grid of the launch."""
@@ -24,7 +27,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
         {"ctas": count, "sms": sms},
         confidence="low",
-        estimate=(min(sms / count, 8.0), 1.0, sms / count),
+        estimate=((sms / count) ** _LIKELY, 1.0, sms / count),
     )
 
 

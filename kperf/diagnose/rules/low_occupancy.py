@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
+from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
@@ -70,8 +71,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             where,
             "low",
-            f"{registers} registers a thread leave room for {now} CTA{'s' if now > 1 else ''} on an SM; {wanted} would "
-            "leave room for one more",
+            f"{registers} registers a thread leave room for {now} {agreeing(now, 'CTA', 'CTAs')} on an SM; {wanted} "
+            "would leave room for one more",
             f"try maxnreg={wanted}, or num_warps={min(kernel.num_warps * 2, 32)}",
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
@@ -95,7 +96,7 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         RULE.id,
         load,
         "medium",
-        f"its grid puts {launched} CTA{'s' if launched > 1 else ''} on an SM, {warps} warps, where {now} CTAs fit: "
+        f"its grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
         "too few to hide the latency of memory",
         f"launch {now} CTAs an SM, each with a smaller share of the iterations",
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},

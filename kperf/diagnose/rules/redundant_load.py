@@ -17,6 +17,7 @@ from kperf.diagnose.kernel import (
     name_of,
     own,
 )
+from kperf.diagnose.occupancy import arithmetic_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN
 from kperf.ir.ttgir import Operation
@@ -79,8 +80,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
     """A tile of a loop that has each of its addresses many times: a factor of a group of rows, say.
 
-    Without the repetitions an iteration loads less, and its stages take less shared memory: likely the root of the
-    factor, as other loads and the arithmetic stay.
+    Without the repetitions an iteration moves less from the cache, and its stages take less shared memory; what it
+    computes stays. So the likely gain is the root of the cycles with the repetitions over those without: it is 1.2 and
+    1.4 for two kernels with 4-bit weights of which 1.3 and 0.98 were measured (H100).
     """
     addresses = len(np.unique(access.value.numbers))
     times = access.tensor.size // addresses
@@ -95,7 +97,8 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
         for one in of_loop
         if _pointers(kernel, one) == _pointers(kernel, access)
     )
-    gain = loaded / max(loaded - saved, 1)
+    computed = arithmetic_cycles(kernel, own(loops[0])) * H200.l2_bytes_per_cycle
+    gain = (computed + loaded) / max(computed + loaded - saved, 1)
     if gain < MEDIUM_GAIN:
         return
     yield kernel.finding(
@@ -107,7 +110,7 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
         "load them once, as a row or a column, and let it be broadcast where it is used",
         {"addresses": addresses, "elements": access.tensor.size},
         confidence="medium",
-        estimate=(gain**0.5, 1.0, gain),
+        estimate=(gain**0.5, 0.9, gain),
     )
 
 

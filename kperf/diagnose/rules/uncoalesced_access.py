@@ -89,13 +89,16 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     stride = kernel.unless_one(access)
     axis, step = kernel.next_cta(access) if from_memory else ("", 0)
     shared = 0 < step < SECTOR_BYTES
-    severity: Level = "high" if bad and (not shared or loops_around(access.operation)) else "medium"
     direction = "to" if access.operation.name in STORES else "from"
     within = "between L2 and the SM" if shared else "between the SM and its cache"
     where = f"{direction} device memory" if from_memory and not shared else within
     ratio = access.tile_sector_use if from_memory else access.sector_use
     gain = _gain(kernel, alike) if from_memory else 1 / ratio
+    likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
+    most = max(gain * requests, 1.5 * likely if shared else 1.0)
+    severe = bad and (not shared or loops_around(access.operation) or likely >= _MANY)
+    severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     return kernel.finding(
         RULE.id,
@@ -112,14 +115,27 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         else _advice(kernel, access),
         _evidence(access),
         confidence="low" if stride else "medium",
-        estimate=(_likely(kernel, gain, shared=shared), min(gain**0.5, 1.1), gain * requests),
+        estimate=(likely, min(gain**0.5, 1.1), most),
     )
 
 
-def _likely(kernel: Kernel, gain: float, *, shared: bool) -> float:
-    """Sectors that CTAs share come from memory once, and from L2 for each: 3.2 x were measured of 8 (H200)."""
+def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
+    """How much longer L2 takes for sectors that CTAs share than memory does, from which each sector moves once.
+
+    filled: the part of a sector that all CTAs together use. Two loads of the same bytes move them from L2 twice. Of 8
+    for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 22.8 x (H100), where this gives
+    2.8 and 25.
+    """
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
-    return float(max(gain * of_l2, gain**0.5) if shared else min(gain, 8.0) ** 0.8)
+    cost, once = 0.0, {}
+    for one in kernel.accesses:
+        store = one.operation.name in STORES
+        part = store and one.sector_use < POOR_SECTOR_USE
+        of_moved = H200_COPY_GB_PER_S / H200_PARTIAL_STORE_GB_PER_S if part else of_l2
+        cost += _weight(one, one.sectors * SECTOR_BYTES) * of_moved
+        place = (one.value.arguments, store, len(loops_around(one.operation)))
+        once[place] = max(once.get(place, 0), _weight(one))
+    return max(cost * filled / max(sum(once.values()), 1), gain**0.5)
 
 
 def _advice_of_ctas(axis: str, step: int) -> str:
