@@ -175,13 +175,13 @@ def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
         call()
     kernels = [
         replace(
-            of_compiled(compiled, of(compiled.metadata.target), launch.grid),
-            arguments=deciding(numbers_of(compiled, launch)),
-            numbers=numbers_of(compiled, launch),
-            lengths=lengths_of(compiled, launch),
+            of_compiled(one, of(one.metadata.target), launch.grid),
+            arguments=deciding(numbers_of(one, launch)),
+            numbers=numbers_of(one, launch),
+            lengths=lengths_of(one, launch),
         )
-        for compiled, launch in launched.values()
-        if compiled.name == name
+        for one, launch in launched.values()
+        if one.name == name
     ]
     return [finding for kernel in kernels for finding in diagnose(kernel).findings]
 
