@@ -176,7 +176,7 @@ def _in_flight(t: Timeline) -> str:
     needed = ctas * t.bound.cycles
     in_flight = t.cycles_per_unit.median - idle
     if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
-        these = f"of the other {in_flight:.0f} cycles" if round(idle) else "of these cycles"
+        these = f"of the {in_flight:.0f} cycles with {_a_product(t)} in flight" if round(idle) else "of these cycles"
         line += (
             f". {_a_product(t).replace('a', 'A', 1)} counts as in flight until the wait for it ends; {_products(t)} "
             f"compute in at least {needed:.0f} {these}"

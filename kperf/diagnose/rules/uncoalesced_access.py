@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
 from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
+from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -126,6 +127,9 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
     for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 22.8 x (H100), where this gives
     2.8 and 25.
     """
+    known = {one.operation.line for one in kernel.accesses}
+    if any(tensor_types(op.rest)[:1] and op.line not in known for op in kernel.named(*LOADS)):
+        return gain**0.5  # loads at addresses that are data move nobody knows what
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
     cost, once = 0.0, {}
     for one in kernel.accesses:
