@@ -168,7 +168,7 @@ def test_what_misses_its_goal_is_named():
     rows = [region("fma", known, 1.02 * known + 30) for known in (256.0, 1024.0)]
     rows += [region("spin", known, known + 30) for known in (256.0, 1024.0)]
     rows += [LaunchRow(**COMMON, instruction="fma", regions_us=99.5, span_us=99.6, cupti_us=100)]
-    slopes, launches = accuracy.said(rows, [])
+    slopes, launches = accuracy.sentences(rows, [])
     assert "all but fma within 1%" in slopes
     assert "-0.5% at worst (fma): all of them within 1%" in launches
 
