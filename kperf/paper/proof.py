@@ -194,8 +194,8 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         command="proof",
     )
     for title, part in _parts(found, known=not names):
-        title = f"{title} under kperf diagnose --try; {part.stamp}"
-        console.print(_table(title, HEAD, map(cells, in_order(part.rows))))
+        heading = f"{title} under kperf diagnose --try; {part.stamp}"
+        console.print(_table(heading, HEAD, map(cells, in_order(part.rows))))
         if made_slower := slower(part.rows):
             console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
         for line in said(part.rows):

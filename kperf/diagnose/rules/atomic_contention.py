@@ -124,8 +124,8 @@ def _of_a_launch(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         _COUNT_FIRST,
         {"elements": value.numbers.size * ctas, "addresses": kernel.lengths[name]},
         confidence="medium",
-        # Whole numbers are counted in CTAs at memory's speed: 57 x were measured of 27, as the fullest bin had 2.5 times
-        # the mean (H100). Others have to be sorted before.
+        # Whole numbers are counted in CTAs at memory's speed: 57 x were measured of 27, as one bin had 2.5 x the
+        # mean (H100). Others have to be sorted before.
         estimate=(slower if re.match(_COUNTED, op.rest.strip()) else slower**0.5, 1.0, min(4 * slower, _MOST)),
     )
 
