@@ -1,5 +1,6 @@
 """Requests that use a small part of the sectors which they move."""
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -129,9 +130,9 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
     """
     known = {one.operation.line for one in kernel.accesses}
     if any(tensor_types(op.rest)[:1] and op.line not in known for op in kernel.named(*LOADS)):
-        return gain**0.5  # loads at addresses that are data move nobody knows what
+        return math.sqrt(gain)  # loads at addresses that are data move nobody knows what
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
-    cost, once = 0.0, {}
+    cost, once = 0.0, dict[tuple[frozenset[str], bool, int], int]()
     for one in kernel.accesses:
         store = one.operation.name in STORES
         part = store and one.sector_use < POOR_SECTOR_USE
@@ -139,7 +140,7 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
         cost += _weight(one, one.sectors * SECTOR_BYTES) * of_moved
         place = (one.value.arguments, store, len(loops_around(one.operation)))
         once[place] = max(once.get(place, 0), _weight(one))
-    return max(cost * filled / max(sum(once.values()), 1), gain**0.5)
+    return max(cost * filled / max(sum(once.values()), 1), math.sqrt(gain))
 
 
 def _advice_of_ctas(axis: str, step: int) -> str:
