@@ -314,7 +314,6 @@ def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named
     return [
         replace(
             of_compiled(launch.kernel, SM_90A, launch.grid),
-            arguments=launches.histories.arguments(launch.kernel),
             numbers=launches.histories.numbers(launch.kernel),
             lengths=launches.histories.lengths(launch.kernel),
             tuned=launch.kernel.hash in launches.tuned,

@@ -103,7 +103,6 @@ class Experiments:
         kernel = inputs.of_compiled(compiled, of(compiled.metadata.target), grid)
         return replace(
             kernel,
-            arguments=self._histories.arguments(compiled),
             numbers=self._histories.numbers(compiled),
             lengths=self._histories.lengths(compiled),
             history=self._histories.of(compiled),

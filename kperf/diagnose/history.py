@@ -73,10 +73,6 @@ class Histories:
             self._numbers[kernel.hash] = numbers_of(kernel, call)
             self._lengths[kernel.hash] = lengths_of(kernel, call)
 
-    def arguments(self, kernel: CompiledKernel) -> dict[str, int]:
-        """What `note_arguments` keeps of a kernel: `deciding` ones."""
-        return deciding(self.numbers(kernel))
-
     def numbers(self, kernel: CompiledKernel) -> dict[str, int]:
         """All integers that a kernel's first launch is given, by the argument's name."""
         return self._numbers.get(kernel.hash, {})
@@ -108,8 +104,3 @@ def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
 def _named(kernel: CompiledKernel, call: LaunchCall) -> list[tuple[str, Any]]:
     names = argument_names(kernel)
     return list(zip(names, call.arguments, strict=True)) if len(names) == len(call.arguments) else []
-
-
-def deciding(numbers: dict[str, int]) -> dict[str, int]:
-    """Those that are 0 or 1: of a stride that decides what lies side by side, and the compiler may not know it."""
-    return {name: value for name, value in numbers.items() if value in (0, 1)}

@@ -98,7 +98,6 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     return [
         replace(
             of_compiled(launch.kernel, arch, launch.grid),
-            arguments=found.histories.arguments(launch.kernel),
             numbers=found.histories.numbers(launch.kernel),
             lengths=found.histories.lengths(launch.kernel),
             tuned=(tuned := launch.kernel.hash in found.tuned),

@@ -40,8 +40,8 @@ MOST_WARPS = 32
 """Of a CTA, on any GPU."""
 LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
-_NO_STRIDE = 3
-"""With it no elements lie side by side."""
+_NO_STRIDE = 0
+"""With it all elements are one, and none lie side by side."""
 _MASK_PLACES = {
     "tt.load": 1,
     "tt.store": 2,
@@ -111,8 +111,7 @@ class Kernel:
     compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources,
     ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
     known. grid: of a launch, None without one.
-    arguments: those integers of the launch that are 0 or 1, by name. numbers: all of its integers, by name. lengths:
-    elements of its tensors, by name.
+    numbers: the integers of the launch, by name. lengths: elements of its tensors, by name.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
     known. history: of its function's launches in a script; None without one, and empty where another
@@ -130,7 +129,6 @@ class Kernel:
     resources: Resources | None = None
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None
-    arguments: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
@@ -169,8 +167,12 @@ class Kernel:
 
     @cached_property
     def known(self) -> dict[str, int]:
-        """Numbers of arguments, by name: what the launch says, and that the last stride of a descriptor is 1."""
-        return {**dict.fromkeys(self.inner_strides, 1), **self.arguments}
+        """Numbers of arguments that may be strides, by name: the launch's 0 and 1, and the last one of a descriptor, 1.
+
+        They decide what lies side by side, which the compiler may not know.
+        """
+        deciding = {name: number for name, number in self.numbers.items() if number in (0, 1)}
+        return {**dict.fromkeys(self.inner_strides, 1), **deciding}
 
     @cached_property
     def inner_strides(self) -> dict[str, str]:
@@ -386,9 +388,9 @@ class Kernel:
         return [name for name in integers if name in access.value.arguments]
 
     def _if(self, access: Access, name: str, number: int) -> Access:
-        """The same access if an argument were another number."""
+        """The same access if an argument were another number, 0 or 1."""
         place = [one.operation for one in self.accesses].index(access.operation)
-        return replace(self, arguments={**self.arguments, name: number}).accesses[place]
+        return replace(self, numbers={**self.numbers, name: number}).accesses[place]
 
     def with_option(self, written: str) -> str:
         """Where an option such as `num_warps=8` is to be written: at the launch, or in the autotuner's list."""
@@ -425,19 +427,25 @@ def mask_place(op: Operation) -> int:
     return _MASK_PLACES.get(op.name, 1)
 
 
-def conditions_of(kernel: Kernel, op: Operation, place: int, *, either: bool = False) -> Iterator[Operation]:
-    """What makes the conditions that hold together for an operand: those between which there is an `and`.
+def conditions_of(
+    kernel: Kernel, op: Operation, place: int, *, either: bool = False
+) -> Iterator[tuple[Operation, bool]]:
+    """What makes the conditions that hold together for an operand, each with whether it is negated (`~`).
 
-    either: those of which one is enough, between which there is an `or`, instead.
+    They are those between which there is an `and`. either: those of which one is enough, between which there is an
+    `or`, instead.
     """
-    passed = (*_PASSED, "arith.ori" if either else "arith.andi")
-    todo = [kernel.values.maker(op, place)]
+    todo = [(kernel.values.maker(op, place), False)]
     while todo:
-        made = todo.pop()
-        if made is not None and made.name in passed:
-            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
-        elif made is not None:
-            yield made
+        made, negated = todo.pop()
+        if made is None:
+            continue
+        if made.name in (*_PASSED, "arith.ori" if either != negated else "arith.andi"):
+            todo += [(kernel.values.maker(made, index), negated) for index in range(len(made.operands))]
+        elif made.name == "arith.xori" and (other := kernel.values.maker(made, 1)) and other.name == "arith.constant":
+            todo.append((kernel.values.maker(made, 0), not negated))  # the constant is true: with false nothing is left
+        else:
+            yield made, negated
 
 
 def frame_of(op: Operation) -> Frame | None:

@@ -52,7 +52,7 @@ class Schedule:
     of each wave. loads: of tiles, in the innermost loops. tiles: [CTA, load], what each of them sweeps in all
     iterations: equal numbers are equal bytes. sizes: of each number, in bytes. iterations: of the loop with most of
     them, in the mean of the CTAs. cycles: of an SM for the loops of one CTA, if its bytes are in L2: MMAs, arithmetic,
-    or what L2 gives it. stored: bytes that a CTA stores after its loops.
+    or what L2 gives it. stored: bytes that a CTA stores after its loops, in the mean.
     """
 
     kernel: Kernel = field(repr=False)
@@ -64,7 +64,7 @@ class Schedule:
     sizes: Numbers
     iterations: float
     cycles: float
-    stored: int
+    stored: float
 
     @property
     def ctas(self) -> int:
@@ -143,7 +143,7 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
         sizes,
         max(float(one.mean()) for one in known.values()),
         _cycles(kernel, loops, {line: float(one.mean()) for line, one in known.items()}),
-        sum(tile_bytes(op) for op in kernel.named(*_STORES) if not any(op in own(loop) for loop in loops)),
+        sum(_stored(turns, op) for op in kernel.named(*_STORES) if not any(op in own(loop) for loop in loops)),
     )
 
 
@@ -242,6 +242,12 @@ def _iterations(turns: _Turns, loop: Operation | None, around: Sequence[Operatio
 
 def _tile_loads(loop: Operation) -> list[Operation]:
     return [op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS) and tile_bytes(op)]
+
+
+def _stored(turns: _Turns, op: Operation) -> float:
+    """Bytes of the tile of a store, in the mean of the CTAs: some may take another branch."""
+    runs = turns.origins.runs(op)
+    return tile_bytes(op) * (1.0 if runs is None else float(np.mean(runs)))
 
 
 def _distinct(kernel: Kernel, op: Operation) -> int:

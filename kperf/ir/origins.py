@@ -54,6 +54,19 @@ class Origins(Values):
             return None
         return Value(np.array(places[key[1]], dtype=np.int64), arguments=frozenset({key[1].removeprefix("%")}))
 
+    def runs(self, operation: Operation) -> NDArray[np.bool_] | None:
+        """Which CTAs take the branches around an operation; None if that is not known, or differs by the iteration."""
+        runs, region = np.array(True), operation.parent
+        while region is not None and region.owner is not None:
+            branch = region.owner
+            if branch.name == "scf.if":
+                condition = self.operand(branch, 0)
+                if condition is None or condition.iterations:
+                    return None
+                runs = runs & ((condition.numbers != 0) == (region is branch.regions[0]))
+            region = branch.parent
+        return runs
+
     def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
         """Of what a partition of a warp-specialised kernel is given what stands for it outside."""
         around = region

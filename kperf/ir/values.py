@@ -289,6 +289,8 @@ def apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] 
         return _BINARY[name](first, numbers[1])
     if name in _SAME:
         return first
+    if name == "math.absi":
+        return np.abs(first)
     types = tensor_types(op.rest)
     if name == "arith.cmpi":
         compare = _COMPARE.get(op.rest.split(",")[0].strip())

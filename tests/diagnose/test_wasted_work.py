@@ -90,6 +90,14 @@ def test_a_branch_that_leaves_out_tiles_is_enough(tmp_path):
     assert "masked-tiles" in found(tmp_path, source, *shape, num_stages=1)
 
 
+@pytest.mark.parametrize(("end", "is_found"), [("n", True), (END, False)])
+def test_a_branch_around_the_mask_alone_leaves_no_tile_out(tmp_path, end, is_found):
+    branch = f"if start >= block * BM:\n            s = {CAUSAL}"
+    source = ATTENTION.replace("BEGIN", "0").replace("END", end).replace("s = CHOICE", branch)
+    shape = ("*bf16,*bf16,*fp32,*i32,i32:16,i32", "W=1024", "BM=128", "BN=64", "D=64")
+    assert ("masked-tiles" in found(tmp_path, source, *shape, num_stages=1)) == is_found
+
+
 @pytest.mark.parametrize("columns", ["tl.load(spans + cols)", "9 - tl.load(spans + cols)"])
 def test_columns_that_are_read_from_memory_may_be_in_any_order(tmp_path, columns):
     source = ATTENTION.replace("BEGIN", "0").replace("END", "n")
@@ -127,6 +135,7 @@ ON_DEVICE = (
 )
 ON_HOST = ("q.load([first, 0])", "k.load([start, 0])")
 KEEP = "(first + rows)[:, None] >= start + i[None, :]"
+AWAY = "((first + rows)[:, None] - (start + i)[None, :])"
 OWN = "block = tl.program_id(0)"
 FLAT = "block, head = tl.program_id(0) % tl.cdiv(n, BM), tl.program_id(0) // tl.cdiv(n, BM)"
 
@@ -185,6 +194,21 @@ def test_a_mask_is_found_however_the_tiles_are_loaded(tmp_path, loads, end, is_f
         (f"tl.dot(x, tl.trans(y), tl.where({KEEP}, 1.0, 0.0))", None),
         (f"tl.exp(tl.where({KEEP}, s, 0.0))", None),
         (f"s + tl.where({KEEP}, 1.0, -1.0e6)", (0, 1)),
+        (f"s - tl.where({KEEP}, 0, 1.0e6)", (0, 1)),
+        ("s - tl.where(start + i[None, :] > (first + rows)[:, None], float('inf'), 0.0)", (0, 1)),
+        (f"s - tl.where({KEEP}, 0.0, -1.0e6)", None),  # what it subtracts makes others greater
+        (f"s + tl.where({KEEP}, 0.0, 1.0e6)", None),
+        (f"tl.where(~({KEEP}), -1e30, s)", (0, 1)),
+        (f"tl.where(~({KEEP}) | ({AWAY} > 512), -1e30, s)", (1, 1)),
+        (f"tl.where(~(({KEEP}) | (start == 0)), -1e30, s)", None),
+        (f"tl.where(({KEEP}) ^ (start < 64), s, -1e30)", None),
+        (f"tl.where(({AWAY} < 512) & ({KEEP}), s, -1e30)", (1, 1)),
+        (f"tl.where(tl.abs({AWAY}) < 512, s, -1e30)", (1, 1)),
+        (f"tl.where(512 >= tl.abs(-{AWAY}), s, -1e30)", (1, 1)),
+        (f"tl.where(tl.abs({AWAY}) > 512, -1e30, s)", (1, 1)),
+        (f"tl.where(tl.abs({AWAY}) > 512, s, -1e30)", None),
+        (f"tl.where(tl.abs({AWAY}) < 512, -1e30, s)", None),
+        (f"tl.where(tl.abs(start + first) < 512, s, -1e30) + tl.where({KEEP}, 0.0, -1.0e6)", (0, 1)),
     ],
 )
 def test_a_mask_is_found_in_whatever_order_it_is_computed(tmp_path, choice, sides):
@@ -262,6 +286,7 @@ SHAPE = ("*bf16,*bf16,*i32,*i32,*fp32,i32:16,i32:16", "BM=128", "BN=128", "BK=64
         ("tl.program_id(0)", "pass", "K", "(rows < count)[:, None]", True),
         ("tl.program_id(0)", "pass", "K", "(rows < count)[:, None] & (cols < N)[None, :]", True),
         ("tl.program_id(0)", "pass", "K", "(count > rows)[:, None]", True),
+        ("tl.program_id(0)", "pass", "K", "~(rows >= count)[:, None]", True),
         ("tl.program_id(0)", "if tl.program_id(0) * BM >= count: return", "K", "(rows < count)[:, None]", False),
         ("tl.program_id(0)", "pass", "tl.where(tl.program_id(0) * BM < count, K, 0)", "(rows < count)[:, None]", False),
         ("tl.program_id(0)", "pass", "K", "(rows < N)[:, None]", False),

@@ -364,6 +364,23 @@ def test_tiles_that_fill_the_gpu_need_no_split(tmp_path, part):
     assert "write its tile with tl.store" in one.advice
 
 
+@pytest.mark.parametrize("splits", ["SPLIT: tl.constexpr", "SPLIT"], ids=["compiled", "at run time"])
+@pytest.mark.parametrize(
+    ("condition", "is_found"),
+    [("SPLIT > 1", True), ("not SPLIT == 1", True), ("tl.program_id(2) > 0", False), ("tl.load(c) < 1", False)],
+)
+def test_parts_are_added_where_all_ctas_take_that_branch(tmp_path, splits, condition, is_found):
+    always = split("4096, 4096, 4096, 8").replace("SPLIT: tl.constexpr", splits)
+    before, _, added = always.partition("    tl.atomic_add(")
+    added, rest = added.split("\n", 1)
+    stored = added.replace(', sem="relaxed"', "")
+    branch = f"    if {condition}:\n        tl.atomic_add({added}\n    else:\n        tl.store({stored}\n"
+    one, other = (found(tmp_path, source, "needless-split-k") for source in (f"{before}{branch}{rest}", always))
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.evidence, one.estimate) == (other.evidence, other.estimate)
+
+
 def test_atomics_on_more_than_l2_read_and_write_device_memory(tmp_path):
     source = split("8192, 8192, 1024, 4")
     one, schedule = found(tmp_path, source, "needless-split-k"), schedule_of(read(tmp_path, source))
@@ -385,7 +402,6 @@ def test_atomics_on_more_than_l2_read_and_write_device_memory(tmp_path):
         (split("4096, 4096, 4096, 1"), None),
         (split("4096, 4096, 4096, 8", part=("0", "BK")), None),  # each part is the same one
         (split("4096, 4096, 4096, 8", out=DIAGONAL), None),  # tiles of the first row and column have 16
-        (split("4096, 4096, 4096, 8").replace("    tl.atomic", "    if N > 4 * SPLIT: tl.atomic"), None),
         (split("4096, 4096, 4096, 8").replace("    tl.atomic", "        tl.atomic"), None),
     ],
     ids=[
@@ -397,7 +413,6 @@ def test_atomics_on_more_than_l2_read_and_write_device_memory(tmp_path):
         "one part",
         "no parts",
         "uneven parts",
-        "in a branch",
         "in the loop",
     ],
 )

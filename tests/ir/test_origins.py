@@ -59,6 +59,47 @@ def test_each_cta_takes_its_own_branch():
     assert numbers(lines, "%r#1") is None
 
 
+@pytest.mark.parametrize(
+    ("condition", "inner", "taken"),
+    [
+        ("eq, %y, %c0", None, [True, True, False, False]),
+        ("eq, %y, %c0", "sgt, %x, %c0", [False, True, False, False]),
+        ("eq, %n, %c0", None, [False] * 4),
+        ("eq, %m, %c0", None, None),
+    ],
+)
+def test_an_operation_runs_where_the_branches_around_it_are_taken(condition, inner, taken):
+    lines = f"""
+%w = arith.cmpi {condition} : i32
+scf.if %w {{
+  %v = arith.cmpi {inner or condition} : i32
+  scf.if %v {{
+    %t = arith.addi %x, %y : i32
+  }} else {{
+    %e = arith.addi %x, %n : i32
+  }}
+}}"""
+    values, ops = origins(lines)
+    for name, wanted in (("%t", taken), ("%w", [True] * 4)):
+        runs = values.runs(ops[name])
+        assert (runs if runs is None else np.broadcast_to(runs, 4).tolist()) == wanted
+    if inner is not None:
+        assert values.runs(ops["%e"]).tolist() == [True, False, False, False]
+
+
+def test_a_branch_of_some_iterations_is_not_known():
+    lines = """
+scf.for %i = %c0 to %n step %c2  : i32 {
+  %w = arith.cmpi eq, %i, %c0 : i32
+  scf.if %w {
+    %t = arith.addi %x, %y : i32
+  }
+}"""
+    values, ops = origins(lines)
+    assert values.runs(ops["%t"]) is None
+    assert values.runs(ops["%w"]).tolist() is True
+
+
 def test_a_loop_stands_where_it_is_told_and_what_it_ends_with_is_not_known():
     lines = """
 %r = scf.for %i = %x to %n step %c2 iter_args(%a = %c0) -> (i32)  : i32 {

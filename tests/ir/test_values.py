@@ -61,6 +61,11 @@ def test_comparisons_below_at_and_above(predicate, results):
     assert found == results
 
 
+@pytest.mark.parametrize(("number", "result"), [(-7, 7), (7, 7), (0, 0)])
+def test_a_magnitude_has_no_sign(number, result):
+    assert computed(f"{constants(number)}\n%r = math.absi %c0 : i32", "%r").numbers.tolist() == result
+
+
 TENSOR = "tensor<8xi32, #b>"
 RANGE = f"%i = tt.make_range {{end = 12 : i32, start = 4 : i32}} : {TENSOR}"
 

@@ -1,5 +1,6 @@
 """Tiles that a mask removes: of a loop, by a causal mask or a sliding window; of the launch, by a number of rows."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import operations
-from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, lines_of, mask_place, own
+from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, inside, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS, Value
@@ -16,11 +17,14 @@ from kperf.trace.analyze.finding import Finding
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
-_NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|02)\d+|-?0\.0+[eE]\+00)>")
-"""Minus infinity of float32, float16 and bfloat16, a large negative number, or 0."""
-_ZERO = re.compile(r"dense<-?0\.0+[eE]\+00>")
+_INFINITY = {"0x7F800000", "0x7C00", "0x7F80"}
+_MINUS_INFINITY = {"0xFF800000", "0xFC00", "0xFF80"}
+"""Of float32, float16 and bfloat16."""
+_LARGE = 1e3
+"""Of a number that is added to scores: the exponential of what lies so far below others is 0."""
 _IF_TRUE, _IF_FALSE = 1, 2
 """Places of the choices among the operands of `arith.select`."""
+_ABS = "math.absi"
 _ADDS = ("arith.addf", "arith.subf")
 _ADDED_TO = 2
 """Place of the sum that an MMA continues among its operands."""
@@ -108,11 +112,11 @@ def _empty(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
 def _counts(kernel: Kernel, op: Operation) -> dict[int, Operation]:
     """Loaded numbers below which a store's rows are, by the lines of their loads; each with the comparison."""
     found: dict[int, Operation] = {}
-    for one in conditions_of(kernel, op, mask_place(op)):
+    for one, negated in conditions_of(kernel, op, mask_place(op)):
         predicate = one.rest.split(",")[0].strip()
         if one.name != "arith.cmpi" or predicate not in (*_LESS, *_GREATER):
             continue
-        rows, count = (0, 1) if predicate in _LESS else (1, 0)
+        rows, count = (0, 1) if (predicate in _LESS) != negated else (1, 0)
         names = {source.name for source in kernel.values.sources(one, rows, until=READS)}
         if "tt.get_program_id" in names and "tt.load" not in names:
             numbers = kernel.values.sources(one, count, until=READS)
@@ -121,45 +125,48 @@ def _counts(kernel: Kernel, op: Operation) -> dict[int, Operation]:
 
 
 def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
-    """What a masked choice or load of a loop removes. A branch around it may leave the tile out already."""
+    """What a masked choice or load of a loop removes, unless a branch around it may leave the tile out already."""
     if op.name == "tt.load":
         place, inverse = mask_place(op), False
     elif op.name == "arith.select" and (counts_for_nothing := _nothing(kernel, loop, op)):
         place, inverse = 0, counts_for_nothing == _IF_TRUE
     else:
         return
-    if _is_in_branch(op, loop):
+    if _may_be_left_out(op, loop):
         return
-    for mask in conditions_of(kernel, op, place, either=inverse):
-        if mask.name == "arith.cmpi" and (side := _side(kernel, loop, mask)) is not None:
-            yield replace(side, behind=side.behind != inverse)
+    for mask, negated in conditions_of(kernel, op, place, either=inverse):
+        yield from _sides(kernel, loop, mask, keeps=inverse == negated)
 
 
 def _nothing(kernel: Kernel, loop: Operation, op: Operation) -> int:
     """Which choice of a select is a constant that counts for nothing in a maximum or a sum; 0 without one.
 
-    Of two, as in `s + tl.where(keep, 0, -1e6)`, the large negative number. A 0 that is added to scores leaves them.
+    Of two, as in `s + tl.where(keep, 0, -1e6)`, the large negative number, or of what is subtracted the large positive
+    one. A 0 that is added to scores leaves them.
     """
-    places = [place for place in (_IF_TRUE, _IF_FALSE) if _is_constant(kernel, op, place, _NOTHING)]
-    large = [place for place in places if not _is_constant(kernel, op, place, _ZERO)]
-    if not large and places and _is_term(kernel, loop, op):
+    numbers = {place: _constant(kernel, op, place) for place in (_IF_TRUE, _IF_FALSE)}
+    if not any(number == 0 or abs(number) >= _LARGE for number in numbers.values()):
         return 0
-    return next(iter([*large, *places]), 0) if len(large) < 2 else 0
+    uses = [(user, place) for user in own(loop) for place in _places_of(kernel, user, op)]
+    sign = -1 if any(user.name == "arith.subf" and place == 1 for user, place in uses) else 1
+    large = [place for place, number in numbers.items() if sign * number <= -_LARGE]
+    zeros = [place for place, number in numbers.items() if number == 0]
+    if not large and any(_is_term(kernel, user, place) for user, place in uses):
+        return 0
+    return next(iter([*large, *zeros]), 0) if len(large) < 2 else 0
 
 
-def _is_term(kernel: Kernel, loop: Operation, op: Operation) -> bool:
-    """Whether a choice is a term of what an MMA of the loop makes, as a bias of scores is, or an exponent."""
-    for user in own(loop):
-        for place in range(len(user.operands)):
-            if user.name in _ADDS:
-                others = kernel.values.sources(user, 1 - place, until=READS)
-                is_carried = kernel.values.maker(user, 1 - place) is None  # a sum over iterations
-                is_term = not is_carried and any(one.name in MMAS for one in others)
-            else:
-                is_term = user.name.startswith("math.exp") or (user.name in MMAS and place == _ADDED_TO)
-            if is_term and _made_by(kernel, user, place) is op:
-                return True
-    return False
+def _places_of(kernel: Kernel, user: Operation, op: Operation) -> list[int]:
+    """Which operands of `user` are what `op` computes."""
+    return [place for place in range(len(user.operands)) if _made_by(kernel, user, place) is op]
+
+
+def _is_term(kernel: Kernel, user: Operation, place: int) -> bool:
+    """Whether an operand is a term of what an MMA makes, as a bias of scores is, or an exponent."""
+    if user.name not in _ADDS:
+        return user.name.startswith("math.exp") or (user.name in MMAS and place == _ADDED_TO)
+    is_carried = kernel.values.maker(user, 1 - place) is None  # a sum over iterations
+    return not is_carried and any(one.name in MMAS for one in kernel.values.sources(user, 1 - place, until=READS))
 
 
 def _made_by(kernel: Kernel, user: Operation, place: int) -> Operation | None:
@@ -170,35 +177,62 @@ def _made_by(kernel: Kernel, user: Operation, place: int) -> Operation | None:
     return made
 
 
-def _is_constant(kernel: Kernel, op: Operation, place: int, pattern: re.Pattern[str]) -> bool:
+def _constant(kernel: Kernel, op: Operation, place: int) -> float:
+    """The number that is each element of an operand of floats; NaN if there is none."""
     made = kernel.values.maker(op, place)
-    return made is not None and made.name == "arith.constant" and pattern.match(made.rest.strip()) is not None
+    written = re.match(r"dense<([^>]*)>", made.rest.strip()) if made is not None else None
+    if made is None or made.name != "arith.constant" or written is None:
+        return math.nan
+    if written[1] in _INFINITY | _MINUS_INFINITY:
+        return math.inf if written[1] in _INFINITY else -math.inf
+    return float(written[1]) if re.fullmatch(r"-?\d+\.\d+[eE][-+]\d+", written[1]) else math.nan
 
 
-def _is_in_branch(op: Operation, loop: Operation) -> bool:
-    region = op.parent
-    while region is not None and region.owner is not loop:
-        if region.owner is None or region.owner.name == "scf.if":
-            return True
-        region = region.owner.parent
-    return False
+def _may_be_left_out(op: Operation, loop: Operation) -> bool:
+    """Whether a branch around a mask has work of the tile too: MMAs, where the loop has any."""
+    mmas = [one for one in own(loop) if one.name in MMAS]
+    branches = [one for one in own(loop) if one.name == "scf.if" and op in inside(one)]
+    return any(not mmas or any(one in inside(branch) for one in mmas) for branch in branches)
 
 
-def _side(kernel: Kernel, loop: Operation, mask: Operation) -> _Side | None:
-    """What a comparison removes of a tile whose rows are the CTA's, and whose columns are the iteration's.
+def _sides(kernel: Kernel, loop: Operation, mask: Operation, *, keeps: bool) -> Iterator[_Side]:
+    """What a comparison removes of a tile, if it says which elements are kept, or else which are removed.
 
-    It compares sums: `row + i >= column + j`, `row - column >= j - i`, or any other order. What the iteration adds
-    moves the tile along its columns.
+    `abs(row - column) < W` removes as `row - column < W` does, and on the other side.
     """
-    left, right = kernel.values.operand(mask, 0), kernel.values.operand(mask, 1)
     predicate = mask.rest.split(",")[0].strip()
-    if left is None or right is None or left.scattered or right.scattered or predicate not in (*_LESS, *_GREATER):
+    if mask.name != "arith.cmpi" or predicate not in (*_LESS, *_GREATER):
+        return
+    is_less = (predicate in _LESS) == keeps
+    operands = [(mask, 0), (mask, 1)]
+    distances = [(place, made) for place in (0, 1) if (made := _made_by(kernel, mask, place)) and made.name == _ABS]
+    for place, made in distances:
+        if is_less != (place == 0):
+            return  # it keeps what is far away
+        operands[place] = (made, 0)
+    side = _side(kernel, loop, mask, operands, is_less=is_less)
+    if side is not None:
+        yield side
+        yield from [replace(side, behind=not side.behind)] if distances else []
+
+
+def _side(
+    kernel: Kernel, loop: Operation, mask: Operation, operands: Sequence[tuple[Operation, int]], *, is_less: bool
+) -> _Side | None:
+    """What is removed of a tile whose rows are the CTA's, and whose columns are the iteration's.
+
+    The operands that `mask` compares are sums: `row + i >= column + j`, `row - column >= j - i`, or any other order.
+    What the iteration adds moves the tile along its columns. is_less: whether elements are kept whose left sum is the
+    less one.
+    """
+    left, right = (kernel.values.operand(user, place) for user, place in operands)
+    if left is None or right is None or left.scattered or right.scattered:
         return None
     distance = left.numbers - right.numbers
     signs = {axis: sign for axis in range(distance.ndim) if (sign := _direction(distance, axis))}
     if sorted(signs.values()) != [-1, 1]:
         return None  # an index into a matrix, and no distance of its row from its column
-    addends = [*_addends(kernel, loop, mask, 0, 1), *_addends(kernel, loop, mask, 1, -1)]
+    addends = [one for use, sign in zip(operands, (1, -1), strict=True) for one in _addends(kernel, loop, *use, sign)]
     moved = {one.axis_in(signs) for one in addends if loop.line in one.value.iterations}
     columns = moved.pop() if len(moved) == 1 else None
     ctas = frozenset(
@@ -211,7 +245,7 @@ def _side(kernel: Kernel, loop: Operation, mask: Operation) -> _Side | None:
     if columns is None or not ctas:
         return None
     (rows,) = set(signs) - {columns}
-    return _Side(mask, ctas, distance.shape[rows], behind=(signs[columns] > 0) == (predicate in _LESS))
+    return _Side(mask, ctas, distance.shape[rows], behind=(signs[columns] > 0) == is_less)
 
 
 def _direction(numbers: NDArray[np.int64], axis: int) -> int:

@@ -107,18 +107,17 @@ def _finding(kernel: Kernel, op: Operation, split: _Split, best: int, estimate: 
 
 
 def _is_sum(kernel: Kernel, op: Operation) -> bool:
-    """Whether an atomic adds a tile that MMAs of a loop made, once a CTA: not in that loop, nor in a branch."""
+    """Whether an atomic adds a tile that MMAs of a loop made, once a CTA: not in that loop."""
     made = [one for one in kernel.values.sources(op, 1) if one.name in MMAS]
     loops = {loop.line for one in made for loop in loops_around(one)[:1]}
-    branch = op.parent is not None and op.parent.owner is not None and op.parent.owner.name == "scf.if"
     is_inside = any(loop.line in loops for loop in loops_around(op))
-    return bool(_ADDED.match(op.rest) and loops and tile_bytes(op)) and not branch and not is_inside
+    return bool(_ADDED.match(op.rest) and loops and tile_bytes(op)) and not is_inside
 
 
 def _split(schedule: Schedule, op: Operation) -> _Split | None:
-    """None unless as many CTAs add to each tile, each from other tiles of all operands."""
-    address = schedule.origins.operand(op, 0)
-    if address is None:
+    """None unless all CTAs add to a tile, as many to each, each from other tiles of all operands."""
+    address, runs = schedule.origins.operand(op, 0), schedule.origins.runs(op)
+    if address is None or runs is None or not np.all(runs):
         return None
     begins = np.broadcast_to(address.numbers, schedule.ctas)
     _, output, counts = np.unique(begins, return_inverse=True, return_counts=True)
