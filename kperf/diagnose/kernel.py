@@ -183,11 +183,11 @@ class Kernel:
 
     @cached_property
     def known(self) -> dict[str, int]:
-        """Numbers of arguments that may be strides, by name: the launch's 0 and 1, and the last one of a descriptor, 1.
+        """Numbers of arguments that may be strides, by name: the launch's small ones, and the last of a descriptor, 1.
 
-        They decide what lies side by side, which the compiler may not know.
+        They decide what lies side by side, or in one sector, which the compiler may not know.
         """
-        deciding = {name: number for name, number in self.numbers.items() if number in (0, 1)}
+        deciding = {name: number for name, number in self.numbers.items() if 0 <= number < SECTOR_BYTES}
         return {**dict.fromkeys(self.inner_strides, 1), **deciding}
 
     @cached_property

@@ -92,7 +92,7 @@ class Origins(Values):
         condition = self.operand(op, 0)
         if op.name != "scf.if" or len(ends) != 2 or condition is None or any(len(end) <= place for _, end in ends):
             return None
-        taken, other = (self._value(region, end[place]) for region, end in ends)
+        taken, other = (self.of(region, end[place]) for region, end in ends)
         if taken is None or other is None:
             return None
         return joined(np.where(condition.numbers != 0, taken.numbers, other.numbers), [condition, taken, other])

@@ -25,6 +25,8 @@ _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
 _MOST_DIMENSIONS = 5
 """Of a tensor descriptor."""
+_BEGIN, _STEP = 1, 3
+"""Places of the first number and of the step among the operands of `scf.for`."""
 _POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
 
 
@@ -33,7 +35,7 @@ def _not_0(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(numbers == 0, 1, numbers)
 
 
-_COMPARE: dict[str, Callable[..., NDArray[np.bool_]]] = {
+COMPARE: dict[str, Callable[..., NDArray[np.bool_]]] = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "ult": np.less, "sle": np.less_equal, "ule": np.less_equal,
     "sgt": np.greater, "ugt": np.greater, "sge": np.greater_equal, "uge": np.greater_equal,
 }  # fmt: skip
@@ -141,7 +143,7 @@ class Values:
     def operand(self, operation: Operation, index: int) -> Value | None:
         """The numbers of an operand; None if they are not integers or addresses, or not known."""
         names = operation.operands
-        return self._value(operation.parent, names[index]) if index < len(names) else None
+        return self.of(operation.parent, names[index]) if index < len(names) else None
 
     def maker(self, operation: Operation, index: int) -> Operation | None:
         """The operation that makes an operand; None of arguments and of what loops carry."""
@@ -189,7 +191,7 @@ class Values:
             region = region.owner.parent if region.owner is not None else None
         return -1, bare
 
-    def _value(self, region: Region | None, name: str) -> Value | None:
+    def of(self, region: Region | None, name: str) -> Value | None:
         """Operands are computed before what is computed of them: a sort is a chain of a thousand operations."""
         asked = self._named(region, name)
         todo = [] if asked in self._found else [asked]
@@ -224,7 +226,7 @@ class Values:
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         if key in self._carried:
-            first = self._value(*self._carried[key].first)
+            first = self.of(*self._carried[key].first)
             iterations = frozenset({self._carried[key].loop.line})
             return None if first is None else replace(first, iterations=first.iterations | iterations)
         op = self._made.get(key)
@@ -237,11 +239,11 @@ class Values:
     def _of_region(self, op: Operation, place: int) -> Value | None:
         """What a loop ends with is taken to be what it began with, a branch's the first way's."""
         end = self._end(op, place)
-        return self._value(*end) if end is not None else None
+        return self.of(*end) if end is not None else None
 
     def _end(self, op: Operation, place: int) -> tuple[Region | None, str] | None:
         if op.name == "scf.for":
-            carried = _initial(op)[1:]
+            carried = loop_begins(op)[1:]
             return (op.parent, carried[place]) if place < len(carried) else None
         last = op.regions[0].operations[-1] if op.regions and op.regions[0].operations else None
         ends = passed(last) if last is not None else ()
@@ -293,7 +295,7 @@ def apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] 
         return np.abs(first)
     types = tensor_types(op.rest)
     if name == "arith.cmpi":
-        compare = _COMPARE.get(op.rest.split(",")[0].strip())
+        compare = COMPARE.get(op.rest.split(",")[0].strip())
         return compare(first, numbers[1]).astype(np.int64) if compare else None
     if name == "arith.select" and len(numbers) == 3:
         return np.where(first != 0, numbers[1], numbers[2])
@@ -361,7 +363,7 @@ def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
     """Of a loop the names that its iterations are given, each with its region."""
     body = loop.regions[-1]
     ends = passed(body.operations[-1]) if body.operations else ()
-    initial = _initial(loop)
+    initial = loop_begins(loop)
     if loop.name == "scf.for":
         for name, begin, end in zip(loop_arguments(loop), initial, ("", *ends), strict=False):
             yield body, name, _Carried(loop, (loop.parent, begin), (body, end) if end else None)
@@ -390,7 +392,7 @@ def loop_arguments(loop: Operation) -> list[str]:
     return [induction[1] if induction else "", *(name for name, _ in carried)]
 
 
-def _initial(loop: Operation) -> list[str]:
+def loop_begins(loop: Operation) -> list[str]:
     """The lower bound of `scf.for`, then the values with which a loop begins what it carries."""
     if loop.name == "scf.while":
         return [value for _, value in re.findall(_EQUAL, _header(loop))]
@@ -401,3 +403,28 @@ def _initial(loop: Operation) -> list[str]:
 
 def _line(region: Region | None) -> int:
     return -1 if region is None else region.line
+
+
+class NextIteration(Values):
+    """As the `Values` that it is made of, in the second iteration of a loop.
+
+    What the loop itself reads from memory stands as in its first iteration.
+    """
+
+    def __init__(self, first: Values, loop: Operation) -> None:
+        """Of a loop `scf.for`."""
+        self.__dict__ |= vars(first)
+        self._found = {}
+        self._first, self._loop = first, loop
+
+    def _data(self, op: Operation) -> Value | None:
+        return self._first.of(op.parent, op.results[0])
+
+    def _compute(self, key: tuple[int, str], place: int) -> Value | None:
+        carried = self._carried.get(key)
+        if carried is None or carried.loop is not self._loop:
+            return super()._compute(key, place)
+        if carried.later is not None:
+            return self._first.of(*carried.later)
+        begin, step = self._first.operand(self._loop, _BEGIN), self._first.operand(self._loop, _STEP)
+        return None if begin is None or step is None else joined(begin.numbers + step.numbers, [begin, step])

@@ -25,7 +25,7 @@ def origins(lines, begins=None):
 
 def numbers(lines, name, begins=None):
     values, ops = origins(lines, begins)
-    value = values._value(ops[name.partition("#")[0]].parent, name)
+    value = values.of(ops[name.partition("#")[0]].parent, name)
     return None if value is None else np.broadcast_to(value.numbers, 4).tolist()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kperf.ir.ttgir import Module
-from kperf.ir.values import Values
+from kperf.ir.values import NextIteration, Values
 
 HEAD = """#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {
@@ -22,7 +22,7 @@ def computed(lines, name, known=None):
     body = "\n".join(f"    {line.strip()}" for line in lines.strip().splitlines())
     module = Module(HEAD + body + TAIL)
     op = next(op for op in module.walk() if name.partition("#")[0] in op.results)
-    return Values(module, known)._value(op.parent, name)
+    return Values(module, known).of(op.parent, name)
 
 
 def constants(*numbers):
@@ -253,3 +253,34 @@ def test_a_name_that_is_met_twice_does_not_end_the_search():
     %r = arith.subi %e, %c1 : i32
     """
     assert sources(lines, "arith.subi") == ["%a", "%b", "%c0", "%c1", "%d", "%e"]
+
+
+MOVED = """
+%c2 = arith.constant 2 : i32
+%c5 = arith.constant 5 : i32
+%x = tt.load %q : !tt.ptr<i32>
+%r = scf.for %i = %c2 to %n step %c5 iter_args(%at = %c5, %twice = %x) -> (i32, i32)  : i32 {
+  %end = arith.muli %i, %c2 : i32
+  %y = tt.load %q : !tt.ptr<i32>
+  %sum = arith.addi %at, %end : i32
+  %more = arith.addi %twice, %x : i32
+  %where = arith.addi %y, %i : i32
+  %last = arith.subi %more, %twice : i32
+  scf.yield %sum, %more : i32, i32
+}
+"""
+
+
+def test_the_next_iteration_has_what_the_first_one_handed_on():
+    body = "\n".join(f"    {line}" for line in MOVED.strip().splitlines())
+    module = Module(HEAD + body + TAIL)
+    (loop,) = (op for op in module.walk() if op.name == "scf.for")
+    first = Values(module)
+    later = NextIteration(first, loop)
+    found = {
+        name: [int(values.of(loop.regions[0], f"%{name}").numbers) for values in (first, later)]
+        for name in ("i", "at", "end", "sum", "twice", "where")
+    }
+    assert (found["i"], found["at"], found["end"], found["sum"]) == ([2, 7], [5, 9], [4, 14], [9, 23])
+    assert found["twice"][1] == 2 * found["twice"][0] > 0  # what is loaded before the loop is the same in both
+    assert found["where"][1] - found["where"][0] == 5

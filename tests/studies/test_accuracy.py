@@ -161,7 +161,7 @@ def test_the_page_has_the_slopes_and_offsets_of_the_record():
         assert cells[2].startswith(f"{100 * abs(line.error):.1f} %")
         assert cells[3] == f"{line.offset:+.0f} |"
     (short,) = [row for row in rows if isinstance(row, RegionRow) and (row.instruction, row.steps) == ("wgmma", 4)]
-    assert f"{short.known_cycles:.0f} cycles of wgmma are measured as {short.measured_cycles:.0f}." in page
+    assert f"{short.known_cycles:.0f} cycles of wgmma are measured as {short.measured_cycles:.0f} cycles." in page
 
 
 def test_what_misses_its_goal_is_named():

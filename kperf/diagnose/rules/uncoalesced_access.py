@@ -9,7 +9,7 @@ import numpy as np
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
+from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
@@ -99,7 +99,8 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
     most = max(gain * requests, 1.5 * likely if shared else 1.0)
-    severe = bad and (not shared or loops_around(access.operation) or likely >= _MANY)
+    least = _MANY if shared and not loops_around(access.operation) else SEVERE_GAIN
+    severe = bad and likely >= least
     severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     return kernel.finding(
