@@ -25,7 +25,13 @@ FAULTY = sorted([*KERNELS.glob("planted/*.py"), *KERNELS.glob("drafts/*.py")])
 CLEAN = sorted(KERNELS.glob("clean/*.py"))
 HELD_OUT = sorted(KERNELS.glob("heldout/*.py"))
 FIXED = [path for path in sorted(KERNELS.glob("fixed/*.py")) if path.name not in {one.name for one in HELD_OUT}]
-REMAINING = {"atomic_sum": {"low"}, "norm_backward": {"low"}, "symmetric": {"medium"}}
+REMAINING = {
+    "atomic_sum": {"low"},
+    "byte_histogram": {"low"},
+    "grid_sample": {"medium"},
+    "norm_backward": {"low"},
+    "symmetric": {"medium"},
+}
 """What the rule of the fault still finds in a fixed copy: less of it, or a conversion at another line."""
 
 

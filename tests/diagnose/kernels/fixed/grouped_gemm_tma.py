@@ -17,6 +17,7 @@ def grouped_kernel(x_desc, w_ptr, expert_ptr, y_desc, N, K, BM: tl.constexpr, BN
     w_base = w_ptr + e.to(tl.int64) * N * K
     acc = tl.zeros((BM, BN), tl.float32)
     w_desc = tl.make_tensor_descriptor(w_base, shape=[N, K], strides=[K, 1], block_shape=[BN, BK])
+    tl.assume(K > 0)
     for k in range(0, K, BK):
         x = x_desc.load([pid_m * BM, k])
         w = w_desc.load([pid_n * BN, k])
