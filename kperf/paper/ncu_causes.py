@@ -97,13 +97,16 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
+    "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "int64-index": "no rule looks at the width of indices",
     "masked-tiles": "no rule knows which results a mask removes",
+    "needless-atomics": "no rule knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule knows which CTAs share a sum",
     "padded-tile": "no rule knows which results a mask removes",
     "program-order": "no rule compares the order of CTAs with another order",
     "recompiled-often": "a kernel is compiled before it runs",
     "redundant-load": "a second load of an address looks like the first",
+    "repeated-launch": "a profile of a launch does not show what other launches read and write again",
     "small-tile": "no rule knows the size of an MMA's tile",
     "stages-do-not-fit": "the GPU refuses the launch, so there is nothing to profile",
     "tma-unused": "no rule compares a load with a load by TMA",
