@@ -84,6 +84,10 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
     ),
     "scalar-loop": (_LOADS, *_COALESCED),
+    "scan-by-hand": (
+        Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of the triangle's selections and additions"),
+        Cause("CPIStall", "MIO|short scoreboard", "each prefix's reduction shuffles elements through this queue"),
+    ),
     "slow-math": (
         Cause("HighPipeUtilization", "highest-utilized", "the rule names the pipeline that the function fills"),
         Cause("CPIStall", "math pipe", "warps wait for the pipeline that the function fills"),

@@ -126,4 +126,4 @@ def _iterations(kernel: Kernel, loop: Operation) -> int | None:
     return len(range(int(lower.numbers), int(upper.numbers), int(step.numbers)))
 
 
-RULE = Rule("dot-by-hand", "A matrix multiplication without tl.dot", check)
+RULE = Rule("dot-by-hand", "A matrix multiplication without tl.dot", check, explained_by=("scan-by-hand",))
