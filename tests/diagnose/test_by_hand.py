@@ -62,6 +62,7 @@ def test_a_reduction_of_a_triangle_is_a_scan_by_hand(tmp_path, expression, scan)
         f"tl.max(tl.where(lower, {TILE} * x[None, :], 0.0), axis=1)",
         "tl.sum(tl.where(keys[:, None] >= keys[None, :], x[None, :], 0.0), axis=1)",
         "tl.sum(tl.where(lower & (keys[:, None] == keys[None, :]), x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(lower & (keys[:, None] != keys[None, :]), x[None, :], 0.0), axis=1)",
         "tl.sum(tl.where(lower & (i[:, None] - i[None, :] < 8), x[None, :], 0.0), axis=1)",
         "tl.sum(tl.where(i[:, None] == i[None, :], x[None, :], 0.0), axis=1)",
         "tl.sum(tl.where(lower, x[None, :], x[:, None]), axis=1)",
