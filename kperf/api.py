@@ -125,8 +125,8 @@ class Trace(AbstractContextManager["Trace"]):
         """Leave everything as it was, and read what was captured.
 
         After an exception, which goes on, and in a process that was forked in the block, there is only what was read
-        before it. Raises `MeasurementError` if an
-        instrumented kernel wrote other bits (`check`) or could not be read, and `UsageError` if nothing was traced.
+        before it. Raises `MeasurementError` if an instrumented kernel wrote other bits (`check`) or could not be read,
+        and `UsageError` if nothing was traced.
         """
         from kperf.trace import command
 
@@ -139,7 +139,7 @@ class Trace(AbstractContextManager["Trace"]):
             self.problems = list(command.problems_of(self._launches, self._results))
         if self._results.bugs:
             raise self._results.bugs[0]
-        if failed := [one for one in self.problems if isinstance(one, MeasurementError)]:
+        if failed := [problem for problem in self.problems if isinstance(problem, MeasurementError)]:
             raise failed[0]
         if self.problems and not self.kernels:
             raise self.problems[0]
@@ -153,10 +153,10 @@ class Trace(AbstractContextManager["Trace"]):
 
     def _keep(self, kept: "Sequence[Kept]") -> None:
         self.kernels = {
-            one.path.name: KernelTrace(
-                one.path.name, one.timeline, one.trace.text if one.trace else None, one.kernel.compiled, one.ir
+            each.path.name: KernelTrace(
+                each.path.name, each.timeline, each.trace.text if each.trace else None, each.kernel.compiled, each.ir
             )
-            for one in kept
+            for each in kept
         }
 
     def _repr_html_(self) -> str:
@@ -278,7 +278,11 @@ def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "li
         for problem in t.problems:
             _LOG.warning(problem)
         return ranked(finding for kernel in t.kernels.values() for finding in kernel.findings)
-    return ranked(finding for one in diagnose_all(_compiled_in(function, arguments, named)) for finding in one.findings)
+    return ranked(
+        finding
+        for diagnosis in diagnose_all(_compiled_in(function, arguments, named))
+        for finding in diagnosis.findings
+    )
 
 
 def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> "list[Kernel]":
@@ -333,7 +337,7 @@ def _shapes_of(value: Any) -> Any:
         return value.to("meta")
     if type(value) in (list, tuple):
         return type(value)(map(_shapes_of, value))
-    return {key: _shapes_of(one) for key, one in value.items()} if type(value) is dict else value
+    return {key: _shapes_of(part) for key, part in value.items()} if type(value) is dict else value
 
 
 def _names(given: str | Sequence[str], option: str) -> tuple[str, ...]:
@@ -377,7 +381,7 @@ def _recorded(finding: "Finding") -> "Finding":
 def _shown(traced: Trace | KernelTrace) -> str:
     """A report inside of a page, as in a notebook: neither's styles and scripts reach the other's.
 
-    What stands in the way of a report is said instead.
+    What stands in the way of a report is shown instead.
     """
     from html import escape
 

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -42,7 +42,7 @@ class WholeConsole(Console):
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """As rich's."""
-        parts = [fit(one, self) if isinstance(one, Table) else [one] for one in objects]
+        parts = [fit(each, self) if isinstance(each, Table) else [each] for each in objects]
         super().print(*chain.from_iterable(parts), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -57,7 +57,7 @@ def of_standard_output() -> WholeConsole:
 
 
 def of_standard_error() -> WholeConsole:
-    """Likewise; for what is said beside a result."""
+    """Likewise; for what is printed beside a result."""
     return WholeConsole(stderr=True, width=_columns(sys.stderr))
 
 
@@ -106,10 +106,16 @@ def _is_control(sign: str) -> bool:
 
 def _columns(stream: TextIO | None) -> int | None:
     """None: as wide as the terminal is at the moment."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and (columns := int(said[:9])):
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and (columns := int(wanted[:9])):
         return min(max(columns, _NARROWEST), _WIDEST)
     return None if stream is not None and stream.isatty() else PIPED
+
+
+def titled_table(title: str, *headers: str, left: Collection[str] = ()) -> Table:
+    """A table without rows, whose columns are aligned right but for those that `left` names."""
+    columns = (Column(header, justify="left" if header in left else "right") for header in headers)
+    return Table(*columns, title=title, title_justify="left")
 
 
 def fit(table: Table, console: Console) -> list[Table]:

@@ -101,7 +101,6 @@ def build(
     base: str | None = None,
     triton: str | None = None,
     with_flash_attn: bool = False,
-    context: Path = _ROOT,
     console: Console | None = None,
 ) -> BuiltImage:
     """Build the image, one line a step with its seconds.
@@ -116,7 +115,7 @@ def build(
     arguments |= {"WITH_FLASH_ATTN": "1"} if with_flash_attn else {}
     start = time.monotonic()
     with _engine() as engine:
-        events = engine.api.build(path=str(context), tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True)
+        events = engine.api.build(path=str(_ROOT), tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True)
         _follow_build(events, console)
         image = engine.images.get(tag)
         layers = len(image.attrs["RootFS"]["Layers"])
@@ -138,7 +137,7 @@ def run(
 
     results: the folder that goes in and comes back, made if missing. gpus: "auto" takes them if this machine has an
     NVIDIA driver. memory: as Docker writes it ("32g"), four fifths of the engine's if None. Ctrl-C stops the container
-    and returns 130. Raises `UsageError` for what a person has to mend, `MeasurementError` if the container is killed.
+    and returns 130. Raises `UsageError` for what a person has to fix, `MeasurementError` if the container is killed.
     """
     console = console or of_standard_error()
     with _session(command, results, image, gpus, memory, console) as container:
@@ -161,9 +160,7 @@ def run(
         return status
 
 
-def shell(
-    results: Path, *, image: str = IMAGE, gpus: Gpus = "auto", memory: str | None = None, console: Console | None = None
-) -> int:
+def shell(results: Path, *, image: str, gpus: Gpus, memory: str | None) -> int:
     """Bash in a fresh container, on this terminal; its results come back when it ends. Returns its exit status.
 
     The terminal is handed to Docker's own client, which knows raw mode and resizing.
@@ -173,7 +170,7 @@ def shell(
         raise UsageError("no docker command on the PATH, which the shell needs: install Docker's client")
     terminal = sys.stdin.isatty()
     options = {"tty": terminal, "stdin_open": True}
-    with _session(["bash"], results, image, gpus, memory, console or of_standard_error(), **options) as container:
+    with _session(["bash"], results, image, gpus, memory, of_standard_error(), **options) as container:
         return subprocess.run([client, "start", "--attach", "--interactive", container.id], check=False).returncode
 
 
@@ -326,11 +323,11 @@ class _Seed:
 def _merge(here: Path, theirs: bytes, seed: _Seed | None) -> bool:
     """Put the container's content where it came from, with what was appended here meanwhile; False if neither fits."""
     here.parent.mkdir(parents=True, exist_ok=True)
-    with _unshared(here) as mine:
-        if mine is None:
+    with _unshared(here) as ours:
+        if ours is None:
             return False
-        merged = theirs if _unchanged(mine, seed) else _merged(here.name, mine, theirs, seed)
-        if merged is not None and merged != mine:
+        merged = theirs if _unchanged(ours, seed) else _merged(here.name, ours, theirs, seed)
+        if merged is not None and merged != ours:
             write_atomically(here, merged)
         return merged is not None
 
@@ -350,23 +347,23 @@ def _unshared(path: Path) -> Iterator[bytes | None]:
             yield stream.read()
 
 
-def _unchanged(mine: bytes, seed: _Seed | None) -> bool:
-    return not mine if seed is None else seed.is_start_of(mine, exactly=True)
+def _unchanged(ours: bytes, seed: _Seed | None) -> bool:
+    return not ours if seed is None else seed.is_start_of(ours, exactly=True)
 
 
-def _merged(name: str, mine: bytes, theirs: bytes, seed: _Seed | None) -> bytes | None:
+def _merged(name: str, ours: bytes, theirs: bytes, seed: _Seed | None) -> bytes | None:
     """Both sides' records: the lines of the one appended to the other's, environments by their id; None if not both."""
-    if mine == theirs:
-        return mine
+    if ours == theirs:
+        return ours
     seed = seed or _Seed(_digest(b""), 0)
-    if name.endswith(".jsonl") and seed.is_start_of(mine) and seed.is_start_of(theirs):
-        added, known = theirs[seed.size :], mine[seed.size :]
+    if name.endswith(".jsonl") and seed.is_start_of(ours) and seed.is_start_of(theirs):
+        added, known = theirs[seed.size :], ours[seed.size :]
         if added in known:  # an earlier try to bring them home came this far
-            return mine
-        return mine + added if mine.endswith(b"\n") else None
+            return ours
+        return ours + added if ours.endswith(b"\n") else None
     if name == "environment.json":
         with suppress(ValueError, TypeError):
-            return json.dumps(json.loads(theirs) | json.loads(mine), indent=2).encode() + b"\n"
+            return json.dumps(json.loads(theirs) | json.loads(ours), indent=2).encode() + b"\n"
     return None
 
 

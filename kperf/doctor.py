@@ -31,8 +31,8 @@ def report(machine: Machine) -> bool:
     console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
     verdicts = diagnose(machine)
     engine = [] if machine.in_container else diagnose_engine()
-    found = sorted(verdicts + engine, key=lambda verdict: not verdict.possible)
-    for before, verdict in zip([None, *found], found, strict=False):
+    ordered = sorted(verdicts + engine, key=lambda verdict: not verdict.possible)
+    for before, verdict in zip([None, *ordered], ordered, strict=False):
         mark = ("yes", "green") if verdict.possible else ("no ", "red")
         again = before is not None and not verdict.possible and verdict.why == before.why
         why = "for the same reason" if again else verdict.why

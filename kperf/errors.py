@@ -2,7 +2,7 @@
 
 
 class UsageError(Exception):
-    """Something a person did or asked for is wrong; the message is one sentence with the mend. Exit status 2."""
+    """Something a person did or asked for is wrong; the message is one sentence with the fix. Exit status 2."""
 
 
 class MeasurementError(Exception):
@@ -15,9 +15,14 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip() if lines else type(error).__name__
 
 
+def kind_and_line(error: BaseException, most: int | None = None) -> str:
+    """The kind of an error and the first line of what it says, at most `most` characters of it; or the kind alone."""
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)[:most]}" if str(error).strip() else kind
+
+
 def root_cause(error: BaseException) -> str:
     """The kind and the first line of the error from which this one came."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return kind_and_line(error)

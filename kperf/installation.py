@@ -21,7 +21,7 @@ RESTORE = (
     if CHECKOUT
     else "a checkout has the recorded runs"
 )
-"""What is said where a folder does not hold the recorded runs."""
+"""What a message advises where a folder does not hold the recorded runs."""
 
 EXTRAS = {
     "bokeh": "report",

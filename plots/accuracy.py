@@ -45,30 +45,32 @@ def figure(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction], stamp: s
 
 def _findings(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:
     """How far off regions and replays are, a line each as far as they are recorded."""
-    said = []
+    findings = []
     if errors := {line.instruction: line.error for line in lines(rows)}:
         worst = max(errors, key=lambda name: abs(errors[name]))
-        said.append(f"Regions grow as their known cycles do, within {abs(errors[worst]):.1%} ({worst})")
+        findings.append(f"Regions grow as their known cycles do, within {abs(errors[worst]):.1%} ({worst})")
     if replays := [abs(one.error) for one in modelled if one.model == "graph"]:
         near = sum(error <= GOALS["model"] for error in replays)
-        said.append(f"Replays give the iteration time of {near} of {len(replays)} kernels within {GOALS['model']:.0%}")
-    return said
+        findings.append(
+            f"Replays give the iteration time of {near} of {len(replays)} kernels within {GOALS['model']:.0%}"
+        )
+    return findings
 
 
 def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
     """Measured over known cycles, and the line that goes through them."""
-    found = {line.instruction: line for line in lines(rows)}
+    fits = {line.instruction: line for line in lines(rows)}
     for instruction, (colour, marker) in LOOKS.items():
-        mine = [row for row in rows if isinstance(row, RegionRow) and row.instruction == instruction]
-        if not mine:
+        measured = [row for row in rows if isinstance(row, RegionRow) and row.instruction == instruction]
+        if not measured:
             continue
-        known = np.array([row.known_cycles for row in mine])
+        known = np.array([row.known_cycles for row in measured])
         label = instruction
-        if line := found.get(instruction):
+        if line := fits.get(instruction):
             label = f"{instruction}: {line.slope:.4f} x known {line.offset:+.0f}"
-        excess = [row.measured_cycles - row.known_cycles for row in mine]
-        low = [row.measured_cycles - row.p5 for row in mine]
-        high = [row.p95 - row.measured_cycles for row in mine]
+        excess = [row.measured_cycles - row.known_cycles for row in measured]
+        low = [row.measured_cycles - row.p5 for row in measured]
+        high = [row.p95 - row.measured_cycles for row in measured]
         axis.errorbar(known, excess, (low, high), color=colour, marker=marker, ms=3.5, lw=0.8, capsize=1.5, label=label)
     axis.set_xscale("log", base=2)
     axis.set_xlabel("known cycles")
@@ -83,16 +85,18 @@ def _launches(rows: Sequence[AccuracyRow]) -> str:
 
 def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
     """A row a kernel, the largest error of the graph below."""
-    shown = [one for one in modelled if one.model in MODELS]
-    size = {one.kernel: abs(one.error) for one in shown if one.model == "graph"}
-    kernels = sorted(dict.fromkeys(one.kernel for one in shown), key=lambda name: size.get(name, 0.0))
+    shown = [prediction for prediction in modelled if prediction.model in MODELS]
+    size = {prediction.kernel: abs(prediction.error) for prediction in shown if prediction.model == "graph"}
+    kernels = sorted(dict.fromkeys(prediction.kernel for prediction in shown), key=lambda name: size.get(name, 0.0))
     goal = 100 * GOALS["model"]
     axis.axvspan(-goal, goal, color="#e8e8e8", zorder=0)
     axis.axvline(0, color="black", lw=0.6)
     for model, (colour, marker, label) in MODELS.items():
-        mine = [one for one in shown if one.model == model]
-        places = [kernels.index(one.kernel) for one in mine]
-        axis.plot([100 * one.error for one in mine], places, marker, color=colour, ms=4.5, label=label)
+        of_model = [prediction for prediction in shown if prediction.model == model]
+        places = [kernels.index(prediction.kernel) for prediction in of_model]
+        axis.plot(
+            [100 * prediction.error for prediction in of_model], places, marker, color=colour, ms=4.5, label=label
+        )
     axis.set_yticks(range(len(kernels)), kernels)
     axis.set_ylim(len(kernels) - 0.5, -0.5)
     axis.legend(loc="best", framealpha=1, edgecolor="#d8d8d8", fancybox=False, fontsize=SMALL)

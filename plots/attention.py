@@ -106,8 +106,8 @@ def _passes(runs: dict[Key, Run]) -> list[bool]:
 
 def _of_pass(runs: dict[Key, Run], key: str, backward: bool) -> list[tuple[int, Point]]:
     """seq_len and point of one implementation, from the shortest."""
-    found = [(w.seq_len, run[key]) for (_, w), run in runs.items() if w.backward is backward and key in run]
-    return sorted(found, key=lambda place: place[0])
+    points = [(w.seq_len, run[key]) for (_, w), run in runs.items() if w.backward is backward and key in run]
+    return sorted(points, key=lambda place: place[0])
 
 
 _Value = Callable[[MeasuredPoint], float | None]
@@ -126,12 +126,12 @@ def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool
     ends = []
     for key in keys:
         label, look = label_and_look(key)
-        if found := _values(runs, key, backward, value):
+        if points := _values(runs, key, backward, value):
             axis.plot(
-                *zip(*found, strict=True), color=readable(look.colour, LINES), marker=look.marker, markersize=4,
+                *zip(*points, strict=True), color=readable(look.colour, LINES), marker=look.marker, markersize=4,
                 linewidth=1.1, label=label,
             )  # fmt: skip
-            ends.append(LineEnd(label, *found[-1], look.colour))
+            ends.append(LineEnd(label, *points[-1], look.colour))
     return ends
 
 
@@ -191,9 +191,9 @@ def _out_of_memory(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backwa
     bottom, top = axis.get_ylim()
     above = top * (top / bottom) ** 0.1
     axis.axhspan(top, above, color="#eeeeee", zorder=0)
-    said = "\n".join(f"out of memory from {compact(seq_len)}:\n{', '.join(who)}" for seq_len, who in failed.items())
+    text = "\n".join(f"out of memory from {compact(seq_len)}:\n{', '.join(who)}" for seq_len, who in failed.items())
     axis.text(
-        0.02, (top * above) ** 0.5, said, transform=axis.get_yaxis_transform(), va="center",
+        0.02, (top * above) ** 0.5, text, transform=axis.get_yaxis_transform(), va="center",
         fontsize=SMALL,
     )  # fmt: skip
     axis.set_ylim(bottom, above)
@@ -218,15 +218,15 @@ def _growth(runs: dict[Key, Run], keys: Sequence[str]) -> str:
     """Whose memory grows faster than the length."""
     steep = []
     for key in keys:
-        found = _values(runs, key, False, lambda point: point.peak_bytes)
-        if len(found) > 1 and found[-1][1] / found[0][1] > (found[-1][0] / found[0][0]) ** 1.5:
+        points = _values(runs, key, False, lambda point: point.peak_bytes)
+        if len(points) > 1 and points[-1][1] / points[0][1] > (points[-1][0] / points[0][0]) ** 1.5:
             steep.append(label_and_look(key)[0])
     square = f" With its square: {', '.join(steep)}." if steep else ""
     return f"Memory grows with the sequence length.{square}"
 
 
 def _finished(made: Figure, title: Sequence[str], notes: Sequence[str]) -> Figure:
-    """With title and what has to be said."""
+    """With title and notes."""
     headline(made, title, [], [])
     footnote(made, notes)
     return made

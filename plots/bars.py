@@ -55,11 +55,11 @@ def looks_beside(
     """(track, name) -> look, of everything that runs beside the warps; beyond the palette the last colour repeats."""
     windows = [window for timeline in timelines for window in timeline.windows]
     names = sorted({bar.name for window in windows for bar in window.bars if bar.track == track})
-    found = {}
+    looks = {}
     for place, name in enumerate(names):
         colour = colours[min(place, len(colours) - 1)]
-        found[track, name] = Look(colour, "black", label.format(name))
-    return found
+        looks[track, name] = Look(colour, "black", label.format(name))
+    return looks
 
 
 def looks(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Look]:

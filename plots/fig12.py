@@ -122,8 +122,10 @@ def table(runs: dict[Key, Run], *, in_turn: bool) -> str:
     writer.writerow(["sweep", "batch", "seq_len", "implementation", "status", *columns])
     for (sweep, workload), run in runs.items():
         for key in [key for key in keys if key in run]:
-            found = [value(run, key) for value in measures.values()]
-            cells = [f"{number:.4g}" if number is not None else "" for three in found for number in three or [None] * 3]
+            triples = [value(run, key) for value in measures.values()]
+            cells = [
+                f"{number:.4g}" if number is not None else "" for three in triples for number in three or [None] * 3
+            ]
             writer.writerow([sweep, workload.batch, workload.seq_len, key, run[key].status, *cells])
     return stream.getvalue()
 
@@ -137,9 +139,9 @@ def _reference(keys: Sequence[str]) -> str:
     return next((key for key in REFERENCES if key in keys), "")
 
 
-def _panel(made: Figure, place: SubplotSpec, what: str, kept: str, across: str, ticks: Sequence[str]) -> Axes:
+def _panel(made: Figure, place: SubplotSpec, measure: str, kept: str, across: str, ticks: Sequence[str]) -> Axes:
     axis = made.add_subplot(place)
-    axis.set_title(f"{what}; {kept}", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_title(f"{measure}; {kept}", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_xticks(range(len(ticks)), ticks)
     axis.set_xlabel(across)
     grid(axis)
@@ -180,14 +182,14 @@ def _lines(axis: Axes, runs: Sequence[Run], keys: Sequence[str], value: Value) -
     """A line an implementation with its intervals, those that are compared the thicker; their ends."""
     ends = []
     for key in keys:
-        found = [(group, three) for group, run in enumerate(runs) if (three := value(run, key)) is not None]
-        if not found:
+        points = [(group, three) for group, run in enumerate(runs) if (three := value(run, key)) is not None]
+        if not points:
             continue
         label, look = label_and_look(key)
-        xs, middles = [group for group, _ in found], [three[0] for _, three in found]
+        xs, middles = [group for group, _ in points], [three[0] for _, three in points]
         spread = [
-            [0.0 if low is None else middle - low for _, (middle, low, _) in found],
-            [0.0 if high is None else high - middle for _, (middle, _, high) in found],
+            [0.0 if low is None else middle - low for _, (middle, low, _) in points],
+            [0.0 if high is None else high - middle for _, (middle, _, high) in points],
         ]
         compared = any(ours == key for ours, _ in RATIOS)
         axis.errorbar(
@@ -217,13 +219,13 @@ def _ceiling(axis: Axes, runs: Sequence[Run]) -> list[LineEnd]:
 def _without_a_time(axis: Axes, runs: Sequence[Run], keys: Sequence[str]) -> None:
     """Why a line has a gap, where it is."""
     for group, run in enumerate(runs):
-        said = [
+        lines = [
             f"{label_and_look(key)[0]}: {run[key].status}"
             for key in keys
             if key in run and run[key].status != "unsupported" and not isinstance(run[key], MeasuredPoint)
         ]
-        if said:
-            axis.text(group, 0, "\n".join(said), rotation=90, ha="center", va="bottom", fontsize=SMALL)
+        if lines:
+            axis.text(group, 0, "\n".join(lines), rotation=90, ha="center", va="bottom", fontsize=SMALL)
 
 
 def _finding(runs: Sequence[Run], keys: Sequence[str], over: str) -> list[str]:

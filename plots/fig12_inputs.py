@@ -92,12 +92,12 @@ def _kinds(runs: dict[Key, Run]) -> list[InputKind]:
 def _finding(runs: dict[Key, Run], compared: Sequence[str]) -> list[str]:
     """Between which ratios each implementation lies."""
     over = label_and_look(BASELINE)[0]
-    found = []
+    findings = []
     for key in compared:
         ratios = [ratio for run in runs.values() if (ratio := speedup(run, key, BASELINE)) is not None]
         if ratios:
-            found.append(f"{label_and_look(key)[0]} is at {min(ratios):.2f} to {max(ratios):.2f} of {over}'s speed")
-    return found
+            findings.append(f"{label_and_look(key)[0]} is at {min(ratios):.2f} to {max(ratios):.2f} of {over}'s speed")
+    return findings
 
 
 def _panel(axis: Axes, runs: dict[Key, Run], key: str, shapes: Sequence[Shape]) -> None:

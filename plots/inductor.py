@@ -26,7 +26,7 @@ def figure(rows: Sequence[InductorRow], stamp: str) -> Figure:
     """A panel a block, a bar a kernel in the order of the program: its time, the least that it could take dark."""
     blocks = list(dict.fromkeys(row.block for row in rows))
     groups = {block: grouped([row for row in rows if row.block == block and row.time_us]) for block in blocks}
-    heights = [max(len(found), 1) for found in groups.values()]
+    heights = [max(len(kernels), 1) for kernels in groups.values()]
     made, axes = plt.subplots(
         len(blocks), 1, figsize=(PAGE_WIDTH, 1.5 + 0.2 * sum(heights) + 0.4 * len(blocks)), layout="constrained",
         squeeze=False, height_ratios=heights,
@@ -57,13 +57,13 @@ def _least(row: InductorRow) -> tuple[str, float]:
 
 def _finding(groups: Mapping[str, Sequence[Sequence[InductorRow]]]) -> str:
     """How much longer than the least the kernels of each block take together, those that beat it at the least."""
-    said = []
-    for block, found in groups.items():
-        times = [sum(row.time_us or 0.0 for row in group) for group in found]
-        least = sum(min(len(group) * _least(group[0])[1], time) for group, time in zip(found, times, strict=True))
+    ratios = []
+    for block, kernels in groups.items():
+        times = [sum(row.time_us or 0.0 for row in group) for group in kernels]
+        least = sum(min(len(group) * _least(group[0])[1], time) for group, time in zip(kernels, times, strict=True))
         if least:
-            said.append(f"{block} {sum(times) / least:.2f}")
-    return f"Kernels of compiled blocks over the least time they could take: {', '.join(said)}"
+            ratios.append(f"{block} {sum(times) / least:.2f}")
+    return f"Kernels of compiled blocks over the least time they could take: {', '.join(ratios)}"
 
 
 def _bars(axis: Axes, groups: Sequence[Sequence[InductorRow]]) -> None:

@@ -60,10 +60,13 @@ def _finding(costs: Sequence[KernelCost]) -> list[str]:
 
 def _kernels(axis: Axes, costs: Sequence[KernelCost]) -> None:
     for memory, (colour, label) in MEMORIES.items():
-        mine = [(place, cost) for place, cost in enumerate(costs) if cost.memory == memory]
-        if mine:
+        of_memory = [(place, cost) for place, cost in enumerate(costs) if cost.memory == memory]
+        if of_memory:
             axis.barh(
-                [place for place, _ in mine], [100 * (cost.ratio - 1) for _, cost in mine], color=colour, label=label
+                [place for place, _ in of_memory],
+                [100 * (cost.ratio - 1) for _, cost in of_memory],
+                color=colour,
+                label=label,
             )
     for place, cost in enumerate(costs):
         axis.annotate(
@@ -74,10 +77,10 @@ def _kernels(axis: Axes, costs: Sequence[KernelCost]) -> None:
     if ticks:
         x, y = zip(*ticks, strict=True)
         axis.scatter(x, y, marker="|", s=22, color="black", lw=0.8, zorder=3, label="passes")
-    for value, style, what, side in ((PAPER_MEAN, "-", "mean", "right"), (PAPER_WORST, "--", "worst", "left")):
+    for value, style, statistic, side in ((PAPER_MEAN, "-", "mean", "right"), (PAPER_WORST, "--", "worst", "left")):
         axis.axvline(100 * value, color=VERMILION, lw=0.9, ls=style, zorder=0)
         axis.annotate(
-            f"paper's {what}: {100 * value:g} %", (100 * value, 1), xycoords=axis.get_xaxis_transform(),
+            f"paper's {statistic}: {100 * value:g} %", (100 * value, 1), xycoords=axis.get_xaxis_transform(),
             xytext=(6 if side == "right" else -6, 2), textcoords="offset points", color=VERMILION, ha=side, va="bottom",
         )  # fmt: skip
     axis.set_yticks(range(len(costs)), [cost.kernel for cost in costs])

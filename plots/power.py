@@ -87,13 +87,13 @@ def _speeds(run: dict[str, list[PowerSample]]) -> dict[str, list[float]]:
 def _panel(axis: Axes, name: str, ticks: Sequence[str], values: Sequence[dict[str, list[float]]]) -> None:
     ends = []
     for key in (*FIG12, CUBLAS):
-        found = [(group, run[key]) for group, run in enumerate(values) if run.get(key)]
-        if not found:
+        points = [(group, run[key]) for group, run in enumerate(values) if run.get(key)]
+        if not points:
             continue
         label, look = label_and_look(key)
-        xs, middles = [group for group, _ in found], [statistics.median(numbers) for _, numbers in found]
-        low = [at - min(numbers) for at, (_, numbers) in zip(middles, found, strict=True)]
-        high = [max(numbers) - at for at, (_, numbers) in zip(middles, found, strict=True)]
+        xs, middles = [group for group, _ in points], [statistics.median(numbers) for _, numbers in points]
+        low = [at - min(numbers) for at, (_, numbers) in zip(middles, points, strict=True)]
+        high = [max(numbers) - at for at, (_, numbers) in zip(middles, points, strict=True)]
         compared = (key, REFERENCE) in RATIOS
         axis.errorbar(
             xs, middles, yerr=(low, high), label=label, color=readable(look.colour, LINES), marker=look.marker,

@@ -26,10 +26,10 @@ def figure(rows: Sequence[ProtonRow], stamp: str) -> Figure:
     made, axes = plt.subplots(1, max(len(sessions), 1), figsize=(PAGE_WIDTH, 2.8), layout="constrained", squeeze=False)
     axes[0, 0].set_visible(bool(sessions))
     for axis, session in zip(axes[0], sessions, strict=False):  # a figure without a panel cannot be
-        mine = [row for row in rows if row.session == session and row.tflops is not None]
-        labels = [label(row.implementation) for row in mine]
-        bars = axis.barh(labels, [row.tflops for row in mine], color=BLUE)
-        axis.bar_label(bars, [f"{row.tflops:.0f}" for row in mine], padding=2)
+        of_session = [row for row in rows if row.session == session and row.tflops is not None]
+        labels = [label(row.implementation) for row in of_session]
+        bars = axis.barh(labels, [row.tflops for row in of_session], color=BLUE)
+        axis.bar_label(bars, [f"{row.tflops:.0f}" for row in of_session], padding=2)
         axis.invert_yaxis()
         axis.set_title(f"{session}, TFLOP/s", loc="left", fontsize=SMALL, fontweight="bold")
     headline(made, [_finding(rows, sessions), f"Attention forward by Proton's scopes, {stamp}"], [], [])
@@ -40,14 +40,16 @@ def figure(rows: Sequence[ProtonRow], stamp: str) -> Figure:
 
 def _finding(rows: Sequence[ProtonRow], sessions: Sequence[str]) -> str:
     """What is the fastest in each session."""
-    said = []
+    fastest = []
     for session in sessions:
         rates = {label(row.implementation): row.tflops for row in rows if row.session == session and row.tflops}
         if rates:
             best = max(rates, key=lambda name: rates[name])
-            said.append((session, best, f"{rates[best]:.0f}"))
-    if not said:
+            fastest.append((session, best, f"{rates[best]:.0f}"))
+    if not fastest:
         return "No implementation has a time"
-    if len({best for _, best, _ in said}) == 1:
-        return f"{said[0][1]} is the fastest: {', '.join(f'{rate} TFLOP/s {session}' for session, _, rate in said)}"
-    return "; ".join(f"{session}: {best} is the fastest, {rate} TFLOP/s" for session, best, rate in said)
+    if len({best for _, best, _ in fastest}) == 1:
+        return (
+            f"{fastest[0][1]} is the fastest: {', '.join(f'{rate} TFLOP/s {session}' for session, _, rate in fastest)}"
+        )
+    return "; ".join(f"{session}: {best} is the fastest, {rate} TFLOP/s" for session, best, rate in fastest)

@@ -152,7 +152,7 @@ def headline(figure: Figure, lines: Sequence[str], handles: Sequence[Artist], la
 
 
 def footnote(figure: Figure, lines: Sequence[str]) -> None:
-    """What has to be said below, wrapped to the figure's width."""
+    """Notes below, wrapped to the figure's width."""
     columns = int(figure.get_figwidth() * 19)  # characters an inch in this size of type
     text = "\n".join(fill(line, columns) for line in lines)
     figure.supxlabel(text, fontsize=SMALL, color="#333333", x=0.01, ha="left", linespacing=1.25)
@@ -186,8 +186,8 @@ def quantised(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png)) as opened:
         picture = opened.convert("RGB")
     numbers = np.asarray(picture).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
-    found, place, count = np.unique(numbers, return_inverse=True, return_counts=True)
-    colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1).astype(np.uint8)
+    numbers_there, place, count = np.unique(numbers, return_inverse=True, return_counts=True)
+    colours = np.stack([numbers_there >> 16, numbers_there >> 8 & 255, numbers_there & 255], axis=1).astype(np.uint8)
     frequent = colours[np.argsort(-count, kind="stable")[: COLOURS // 2]]
     spread = picture.quantize(COLOURS // 2, method=Image.Quantize.MAXCOVERAGE).getpalette() or []
     kept = np.concatenate([frequent, np.array(spread, np.uint8).reshape(-1, 3)])

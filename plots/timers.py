@@ -75,7 +75,7 @@ def _finding(rows: Sequence[TimerRow]) -> str:
 
 def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
     medians = _medians(rows)
-    shown = [timer for timer in TIMERS if any(timer == found for _, found in medians)]
+    shown = [timer for timer in TIMERS if any(timer == measured for _, measured in medians)]
     axis.axvspan(-100 * GOAL, 100 * GOAL, color="#e8e8e8", zorder=0)
     axis.axvline(0, color="black", lw=0.6)
     for key, (colour, marker) in LOOKS.items():
@@ -98,8 +98,8 @@ def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
 
 def _sizes(axis: Axes, rows: Sequence[TimerRow]) -> None:
     for key, (colour, marker) in LOOKS.items():
-        mine = sorted((row.n, row.gb_per_s) for row in rows if row.operation == key and row.timer == "do_bench")
-        points = [(n, rate) for n, rate in mine if rate is not None and key != "attention"]
+        of_operation = sorted((row.n, row.gb_per_s) for row in rows if row.operation == key and row.timer == "do_bench")
+        points = [(n, rate) for n, rate in of_operation if rate is not None and key != "attention"]
         if points:
             axis.plot(*zip(*points, strict=True), marker=marker, color=colour, ms=3.5, lw=0.9)
     axis.set_xscale("log", base=2)

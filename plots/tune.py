@@ -37,24 +37,24 @@ _KEYS = (*NATIVE, *VENDORS, *_OURS)
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
 
 
-def draw(found: Sequence[Study], stamp: str, out: Path) -> list[Path]:
+def draw(studies: Sequence[Study], stamp: str, out: Path) -> list[Path]:
     """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
-    return save(figure(found, stamp), out)
+    return save(figure(studies, stamp), out)
 
 
-def figure(found: Sequence[Study], stamp: str) -> Figure:
+def figure(studies: Sequence[Study], stamp: str) -> Figure:
     """Left times as fast as native, by seq_len; right the best so far of each search, over the best of all known."""
     made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 3.2), layout="constrained", width_ratios=(2, 1))
-    compared = [study for study in found if study.comparison]
+    compared = [study for study in studies if study.comparison]
     _speedups(left, compared)
-    _searches(right, found)
+    _searches(right, studies)
     headline(made, [_finding(compared), stamp], *left.get_legend_handles_labels())
     if compared:
         of = compared[0].workload
         mask = "causal" if of.causal else "full"
         shape = f"batch {of.batch}, {of.heads} heads, head_dim {of.head_dim}, {of.dtype}, {mask}"
         notes = [f"{shape}; all of a length interleaved."]
-        whole = all(study.is_exhaustive for study in found)
+        whole = all(study.is_exhaustive for study in studies)
         best = "the best of all" if whole else "the best tried, as not all were timed"
         notes.append(
             f"Right: how much slower the search's best is than {best}, after so many trials. Grey: within {GOAL:.0%}."
@@ -104,9 +104,9 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
     grid(axis)
 
 
-def _searches(axis: Axes, found: Sequence[Study]) -> None:
+def _searches(axis: Axes, studies: Sequence[Study]) -> None:
     axis.axhspan(0, 100 * GOAL, color="#e8e8e8", zorder=0)
-    for index, study in enumerate(found):
+    for index, study in enumerate(studies):
         every = study.tried("search") | study.tried("exhaustive")
         known = [cost for cost in every.values() if cost is not None]
         costs = [every[config] for config in study.tried("search")]

@@ -53,6 +53,11 @@ def in_a_fork(tmp_path_factory):
 
 
 @pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+
+
+@pytest.fixture
 def unrendered(request, monkeypatch):
     """Figures are made, and neither laid out nor drawn into files, which takes a second each, but where a test is
     marked `rendered`."""

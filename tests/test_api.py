@@ -330,11 +330,6 @@ class Block(torch.nn.Module):
 
 
 @pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-
-
-@pytest.fixture
 def step(tmp_path, monkeypatch):
     path = tmp_path / "without.py"
     path.write_text(STEP)

@@ -148,7 +148,7 @@ class Arch:
         if not self.words:
             return text
         known = "|".join(sorted(self.words, key=len, reverse=True))
-        return re.sub(rf"\b(an? )?({known})\b", lambda found: "a " * bool(found[1]) + self.words[found[2]], text)
+        return re.sub(rf"\b(an? )?({known})\b", lambda match: "a " * bool(match[1]) + self.words[match[2]], text)
 
     @property
     def target(self) -> GPUTarget:

@@ -94,30 +94,30 @@ def read(architecture: str) -> dict[str, Config]:
     """Class -> configuration; empty if there is no file. Raises `UsageError` if there is one that is not right."""
     path = path_of(architecture)
     try:
-        found = ConfigFile.model_validate_json(path.read_bytes()).fwd
+        classes = ConfigFile.model_validate_json(path.read_bytes()).fwd
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): remove it, or set {FOLDER}") from None
     except ValidationError as error:
         raise UsageError(f"{path} is no file of configurations ({first_of(error)}): `make tune` writes one") from None
-    if architecture.startswith("sm_") and any(config.waves_per_eu is not None for config in found.values()):
+    if architecture.startswith("sm_") and any(config.waves_per_eu is not None for config in classes.values()):
         raise UsageError(f"{path} says waves_per_eu, which {architecture} has not: it is of another architecture")
-    return found
+    return classes
 
 
 def write(architecture: str, tuned: dict[str, Config]) -> Path:
     """Put these classes into the file, beside those that it has. Raises `UsageError` if it is broken."""
     path = path_of(architecture)
-    found = ConfigFile(fwd=dict(sorted((read(architecture) | tuned).items(), key=_order)))
+    content = ConfigFile(fwd=dict(sorted((read(architecture) | tuned).items(), key=_order)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (found.model_dump_json(indent=2, exclude_none=True) + "\n").encode())
+    write_atomically(path, (content.model_dump_json(indent=2, exclude_none=True) + "\n").encode())
     return path
 
 
 def _order(item: tuple[str, Config]) -> tuple[int, int, str]:
-    found = _CLASS.fullmatch(item[0])
-    return (int(found[1]), int(found[2]), found[3]) if found else (0, 0, "")
+    match = _CLASS.fullmatch(item[0])
+    return (int(match[1]), int(match[2]), match[3]) if match else (0, 0, "")
 
 
 def configured(workload: Workload) -> Config | None:
@@ -131,13 +131,13 @@ def configured(workload: Workload) -> Config | None:
     if switch == "1":
         return None
     name = architecture()
-    found = read(name)
+    classes = read(name)
     alike: dict[int, Config] = {}
-    for key, config in found.items():
+    for key, config in classes.items():
         shapes = _CLASS.fullmatch(key)
         if shapes and (int(shapes[1]), shapes[3] == "causal") == (workload.head_dim, workload.causal):
             alike[int(shapes[2])] = config
     holding = [seq_len for seq_len in alike if seq_len >= workload.seq_len]
     if not alike:
-        return found.get(_DEFAULT)
+        return classes.get(_DEFAULT)
     return alike[min(holding) if holding else max(alike)]

@@ -48,7 +48,7 @@ class Implementation:
     unsupported: Callable[[Workload], str | None] = lambda _: None
     """Why it cannot run a workload on any machine (one sentence), or None."""
     missing: Callable[[], str | None] = lambda: None
-    """Why it cannot run on this machine (one sentence with the mend), or None."""
+    """Why it cannot run on this machine (one sentence with the fix), or None."""
     override: Callable[[Workload], Override | None] = lambda _: None
     """The override that a workload is run with, for its hash in the record."""
     note: Callable[[], str] = lambda: ""

@@ -41,7 +41,7 @@ _SHAPES = 64
 
 
 def missing(module: str, distribution: str, *, pinned: bool = False) -> str | None:
-    """None if the package is there, else one sentence with the mend, which leaves torch as the lock has it.
+    """None if the package is there, else one sentence with the fix, which leaves torch as the lock has it.
 
     The lock has none of these. `pinned`: requirements/libraries.txt has a release that goes with the lock's torch; what
     the others want of torch and CUDA changes with each release.
@@ -80,11 +80,11 @@ def sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_
     """
     grouped = k.shape[1] != q.shape[1]
     if q.is_cuda and backend in _FUSED:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             usable = _FUSED[backend](SDPAParams(q, k, v, None, 0.0, causal, grouped), debug=True)
         if not usable:
-            reasons = [str(warning.message).splitlines()[0] for warning in said] or ["it does not say why"]
+            reasons = [str(warning.message).splitlines()[0] for warning in warned] or ["it does not say why"]
             raise UsageError(f"torch's back end {backend.name} refuses: {reasons[0]}")
 
     def call() -> Output:
@@ -199,8 +199,8 @@ def aiter(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Cal
 
 def aiter_missing() -> str | None:
     """None on an AMD GPU with AITER, else one sentence; another package has the same name."""
-    found = torch.version.hip and importlib.util.find_spec("aiter")
-    return None if found else "AITER's kernels are for AMD's GPUs: docker/rocm.dockerfile builds them"
+    spec = torch.version.hip and importlib.util.find_spec("aiter")
+    return None if spec else "AITER's kernels are for AMD's GPUs: docker/rocm.dockerfile builds them"
 
 
 def nvidia_only() -> str | None:

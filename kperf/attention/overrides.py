@@ -190,13 +190,13 @@ def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
     return manifest
 
 
-def _hold(path: Path, said: BaseModel, defined: dict[str, Any]) -> None:
+def _hold(path: Path, recorded: BaseModel, defined: dict[str, Any]) -> None:
     """Raise `UsageError` for the first field that is not as defined."""
     for name, value in defined.items():
-        found = getattr(said, name)
-        if found != value or (isinstance(value, dict) and list(found) != list(value)):
-            where = f"{said.file}: " if isinstance(said, ManifestEntry) else ""
-            raise UsageError(f"{path} says {where}{name} {found!r}, not {value!r}; `make ttgir` writes it anew")
+        value_there = getattr(recorded, name)
+        if value_there != value or (isinstance(value, dict) and list(value_there) != list(value)):
+            where = f"{recorded.file}: " if isinstance(recorded, ManifestEntry) else ""
+            raise UsageError(f"{path} says {where}{name} {value_there!r}, not {value!r}; `make ttgir` writes it anew")
 
 
 def verify(override: Override) -> Verification:

@@ -122,11 +122,11 @@ def plan(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, ca
         *(q.device, k.device, v.device, begins_q.device, begins_k.device),
         *(causal, max_kv_len, begins_q.data_ptr() == begins_k.data_ptr()),
     )
-    found = _plans.get(key)
-    if found is None:
+    known = _plans.get(key)
+    if known is None:
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
-            found = _plans[key] = _made(q, k, v, begins_q, begins_k, causal, max_kv_len)
-    return found
+            known = _plans[key] = _made(q, k, v, begins_q, begins_k, causal, max_kv_len)
+    return known
 
 
 def attend(
@@ -139,18 +139,18 @@ def attend(
     """
     rest = (begins_q, begins_k)
     with torch.cuda.device_of(q):
-        found = plan(q, k, v, *rest, causal, max_kv_len)
-        if found.why_not:
-            raise UsageError(found.why_not)
-        if any(found.unreadable) or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % DESCRIPTOR_ALIGNMENT:
+        its_plan = plan(q, k, v, *rest, causal, max_kv_len)
+        if its_plan.why_not:
+            raise UsageError(its_plan.why_not)
+        if any(its_plan.unreadable) or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % DESCRIPTOR_ALIGNMENT:
             q, k, v = (
                 tensor.clone(memory_format=torch.contiguous_format)
                 if strided or tensor.data_ptr() % DESCRIPTOR_ALIGNMENT
                 else tensor
-                for strided, tensor in zip(found.unreadable, (q, k, v), strict=True)
+                for strided, tensor in zip(its_plan.unreadable, (q, k, v), strict=True)
             )
-            found = plan(q, k, v, *rest, causal, max_kv_len)
-        return found.run(q, k, v, *rest, sm_scale)
+            its_plan = plan(q, k, v, *rest, causal, max_kv_len)
+        return its_plan.run(q, k, v, *rest, sm_scale)
 
 
 def check_ragged(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor) -> None:
@@ -198,10 +198,10 @@ def _made(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, c
     o, lse = ((total_q, heads, head_dim), (heads * head_dim, head_dim, 1)), ((heads, total_q), (max(total_q, 1), 1))
     if 0 in (total_q, total_k, batch):
         return Plan(o=o, lse=lse)
-    found = [readable_strides(one.shape, one.stride(), one.element_size()) for one in (q, k, v)]
-    strides = [one[:2] for one in found if one is not None]
-    if len(strides) < len(found):
-        return Plan(unreadable=tuple(one is None for one in found))
+    readable = [readable_strides(tensor.shape, tensor.stride(), tensor.element_size()) for tensor in (q, k, v)]
+    strides = [tensor[:2] for tensor in readable if tensor is not None]
+    if len(strides) < len(readable):
+        return Plan(unreadable=tuple(tensor is None for tensor in readable))
     kind = Kind(head_dim, q.dtype, causal)
     launchers = _launchers_on(q.device, kind, heads, kv_heads, (*strides, o[1][:2]))
     if isinstance(launchers, str):

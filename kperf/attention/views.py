@@ -122,11 +122,11 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
         *(q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, causal),
     )
-    found = _plans.get(key)
-    if found is None:
+    known = _plans.get(key)
+    if known is None:
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
-            found = _plans[key] = _made(q, k, v, causal)
-    return found
+            known = _plans[key] = _made(q, k, v, causal)
+    return known
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
@@ -178,10 +178,10 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     kv_heads, kv_len = k.shape[1:3]
     if reason := _unsupported(q, kv_len, causal) or why_not_here(q):
         return Plan(why_not=reason)
-    strides = [readable_strides(one.shape, one.stride(), one.element_size()) for one in (q, k, v)]
-    readable = [found for found in strides if found is not None]
+    strides = [readable_strides(each.shape, each.stride(), each.element_size()) for each in (q, k, v)]
+    readable = [stride for stride in strides if stride is not None]
     if len(readable) < len(strides):
-        return Plan(unreadable=tuple(found is None for found in strides))
+        return Plan(unreadable=tuple(stride is None for stride in strides))
     kind = Kind(head_dim, q.dtype, causal, not causal and kv_len % KV_BOX_ROWS != 0)
     kernel = _kernel_on(q.device, kind)
     if isinstance(kernel, str):

@@ -99,11 +99,6 @@ class Workload(BaseModel):
         return self.batch, self.heads, self.seq_len, self.head_dim
 
     @property
-    def kv_shape(self) -> tuple[int, int, int, int]:
-        """[batch, kv_heads, seq_len, head_dim]."""
-        return self.batch, self.kv_heads or self.heads, self.seq_len, self.head_dim
-
-    @property
     def rows(self) -> int:
         """Rows of q over all heads: batch * heads * seq_len."""
         return self.batch * self.heads * self.seq_len

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from kperf.bench.points import Figure, Key, MeasuredPoint, Point, Run, Store, runs_by_place
 from kperf.bench.repeatability import BASELINE, compare
+from kperf.console import titled_table
 from kperf.record.store import DeviceStates, Environment
 
 _FEW = 3
@@ -38,7 +39,7 @@ class Agreement:
 
 def on_several(points: Iterable[Point], environments: Mapping[str, Environment]) -> dict[Key, OnCards]:
     """The places that several cards have measured as the newest run of the place was: setting, bars and overrides."""
-    found = {}
+    places = {}
     for key, runs in runs_by_place(points).items():
         cards = {
             environments[_environment(run)].gpu_uuid: run
@@ -46,8 +47,8 @@ def on_several(points: Iterable[Point], environments: Mapping[str, Environment])
             if _as_measured(run, environments) == _as_measured(runs[-1], environments)
         }
         if len(cards) > 1:
-            found[key] = cards
-    return found
+            places[key] = cards
+    return places
 
 
 def agreement(places: Iterable[OnCards]) -> Agreement:
@@ -66,11 +67,8 @@ def agreement(places: Iterable[OnCards]) -> Agreement:
 
 def table(places: Mapping[Key, OnCards], title: str) -> Table:
     """A row a card: its times over the mean of the cards, and its clock, power, heat and what held its clock down."""
-    made = Table(title=title, title_justify="left")
-    made.add_column("card")
-    for column in ("time over the mean", "SM MHz", "W", "°C"):
-        made.add_column(column, justify="right")
-    made.add_column("clock held down in rounds by")
+    headers = ("card", "time over the mean", "SM MHz", "W", "°C", "clock held down in rounds by")
+    made = titled_table(title, *headers, left={headers[0], headers[-1]})
     for uuid in sorted({uuid for cards in places.values() for uuid in cards}):
         offsets: list[float] = []
         states: list[DeviceStates] = []
@@ -83,14 +81,14 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
                     states.append(point.device_states)
         if not states:
             continue
-        throttle = [reasons for one in states for reasons in one.throttle]
+        throttle = [reasons for of_point in states for reasons in of_point.throttle]
         reasons = Counter(chain.from_iterable(throttle))
         made.add_row(
             uuid[:8],
             f"{math.expm1(statistics.fmean(offsets)):+.2%}",
-            f"{statistics.median(mhz for one in states for mhz in one.sm_mhz):.0f}",
-            f"{statistics.fmean(watts for one in states for watts in one.power_w):.0f}",
-            f"{max(celsius for one in states for celsius in one.temperature_c)}",
+            f"{statistics.median(mhz for of_point in states for mhz in of_point.sm_mhz):.0f}",
+            f"{statistics.fmean(watts for of_point in states for watts in of_point.power_w):.0f}",
+            f"{max(celsius for of_point in states for celsius in of_point.temperature_c)}",
             ", ".join(f"{reason} {count / len(throttle):.0%}" for reason, count in sorted(reasons.items())) or "-",
         )
     return made
@@ -98,19 +96,21 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
 
 def sentences(places: Mapping[Key, OnCards]) -> list[str]:
     """How far the cards agree, and each ratio that does not."""
-    found = agreement(places.values())
-    what = ", ".join(str(workload) for _, workload in places) if len(places) <= _FEW else f"{len(places)} workloads"
+    outcome = agreement(places.values())
+    workloads = (
+        ", ".join(str(workload) for _, workload in places) if len(places) <= _FEW else f"{len(places)} workloads"
+    )
     return [
-        f"{what}: of the times {found.times_held} of {found.times} lie in another card's 95 % interval, "
-        f"of the ratios to {BASELINE} {found.ratios_held} of {found.ratios}",
-        *(f"outside: {line}" for line in found.missed),
+        f"{workloads}: of the times {outcome.times_held} of {outcome.times} lie in another card's 95 % interval, "
+        f"of the ratios to {BASELINE} {outcome.ratios_held} of {outcome.ratios}",
+        *(f"outside: {line}" for line in outcome.missed),
     ]
 
 
 def report(console: Console, store: Store, figure: Figure, places: Container[Key]) -> None:
     """Print how far cards agree, by what of a figure was measured on several of them; or that nothing was."""
     measured = on_several([point for point in store.points() if point.figure == figure], store.environments())
-    shared = {key: found for key, found in measured.items() if key in places}
+    shared = {key: cards for key, cards in measured.items() if key in places}
     if not shared:
         console.print("no workload was measured on several cards in one setting: how far they agree is unknown")
         return

@@ -31,7 +31,7 @@ from kperf.attention.implementations import implementations
 from kperf.bench.points import Figure
 from kperf.bench.spread import Numbered
 from kperf.bench.sweep import Asked, Measured, Progress, Task, measure_task
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.record import device
 from kperf.record.store import Environment
 
@@ -78,7 +78,7 @@ class _Step:
     """What a process is doing, of which order; `lost` if that is its end."""
 
     number: int
-    what: str
+    activity: str
     gpu: str
     process: int
     lost: bool = False
@@ -106,8 +106,7 @@ class _OneGpu(WorkerPlugin):  # type: ignore[misc]
         except UsageError:
             raise
         except Exception as error:  # whatever torch, NVML or the driver raise
-            message = (str(error).splitlines() or [""])[0]
-            raise MeasurementError(f"{worker.name} cannot be used: {type(error).__name__}: {message}") from None
+            raise MeasurementError(f"{worker.name} cannot be used: {kind_and_line(error)}") from None
 
 
 def _ready(dask_worker: Any) -> tuple[str, Environment]:
@@ -121,16 +120,16 @@ def _measure(order: _Order) -> Measured:
     A broken context cannot be used again: the process ends with it, and what follows is what follows on any death.
     """
     worker = get_worker()
-    told = 0.0
+    reported_at = 0.0
 
-    def tell(what: str, lost: bool = False) -> None:
-        worker.log_event(_STEPS, {"step": asdict(_Step(order.number, what, worker.name, os.getpid(), lost))})
+    def tell(activity: str, lost: bool = False) -> None:
+        worker.log_event(_STEPS, {"step": asdict(_Step(order.number, activity, worker.name, os.getpid(), lost))})
 
-    def on_step(what: str) -> None:
-        nonlocal told
-        if not what.startswith("round") or time.monotonic() - told > _STEP_EVERY_S:
-            told = time.monotonic()
-            tell(what)
+    def on_step(activity: str) -> None:
+        nonlocal reported_at
+        if not activity.startswith("round") or time.monotonic() - reported_at > _STEP_EVERY_S:
+            reported_at = time.monotonic()
+            tell(activity)
 
     on_step("starting")
     asked = Asked(implementations(order.keys), order.figure, order.rounds)
@@ -255,22 +254,22 @@ class _Watch:
         before = self._by.get(step.number)
         place = self._tasks[step.number].places[0]
         if step.lost:
-            self._lost[step.number] = step.what
-            self._progress.say(f"{step.gpu}: {step.what}; its process is started anew")
+            self._lost[step.number] = step.activity
+            self._progress.say(f"{step.gpu}: {step.activity}; its process is started anew")
         elif before is not None and before.process != step.process:
             self._progress.say(f"the process of {before.gpu} ended: {step.gpu} takes over {place[1]}")
         self._by[step.number] = step
-        self._progress.step(place, step.what, step.gpu)
+        self._progress.step(place, step.activity, step.gpu)
 
     def given_up(self, order: _Order, future: Any) -> str:
         """A sentence about a task that has no points. Raises what it raised, unless that is the end of its process."""
-        what = order.task.places[0][1]
+        workload = order.task.places[0][1]
         if future.status == "cancelled":
             raise MeasurementError("the scheduler is gone; what was recorded is kept")
         error = future.exception()
         if not isinstance(error, KilledWorker):
             raise error
-        sentence = f"{what} ended every process that began it"
+        sentence = f"{workload} ended every process that began it"
         if order.number in self._lost:
             sentence += f", the last with: {self._lost[order.number]}"
         self._progress.say(f"{sentence}; the others go on")
@@ -312,8 +311,8 @@ def processes(chosen: Sequence[Numbered]) -> Iterator[Processes]:
         # Others on this machine reach the port, too, and would have programs of theirs run.
         among_us = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1"}
         workers = {
-            f"GPU {one.number}": {"cls": _Nanny, "options": _options(one, f"GPU {one.number}", scratch) | among_us}
-            for one in chosen
+            f"GPU {card.number}": {"cls": _Nanny, "options": _options(card, f"GPU {card.number}", scratch) | among_us}
+            for card in chosen
         }
         scheduler = {
             "cls": Scheduler,
@@ -340,9 +339,9 @@ def joined(address: str) -> Iterator[Processes]:
         with client:
             if not _gpus(client):
                 raise UsageError(f"no GPU has joined {address}: `kperf worker {address}` on each host joins its GPUs")
-            found = Processes(client, begin)
+            bench = Processes(client, begin)
             try:
-                yield found
+                yield bench
             except BaseException:
                 client.restart_workers(list(_gpus(client)), timeout=_CONNECT_S, raise_for_error=False)
                 raise
@@ -357,7 +356,7 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory(prefix="kperf-gpus-") as scratch:
             host = platform.node()
-            nannies = [_Nanny(address, **_options(one, f"{host}, GPU {one.number}", scratch)) for one in chosen]
+            nannies = [_Nanny(address, **_options(card, f"{host}, GPU {card.number}", scratch)) for card in chosen]
             try:
                 await asyncio.gather(*nannies)
                 await asyncio.gather(*(nanny.finished() for nanny in nannies))
@@ -371,17 +370,17 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
 def _gpus(client: Client) -> dict[str, set[str]]:
     """The processes that are there, by address, and the UUIDs of their GPUs."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    found = {address: set(worker["resources"]) for address, worker in workers.items()}
-    return {address: names - {"GPU"} for address, names in found.items() if "GPU" in names}
+    resources = {address: set(worker["resources"]) for address, worker in workers.items()}
+    return {address: names - {"GPU"} for address, names in resources.items() if "GPU" in names}
 
 
-def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
+def _options(card: Numbered, name: str, scratch: str) -> dict[str, Any]:
     """Of a nanny whose process sees one GPU, by its UUID: numbers depend on who counts."""
     return {
         "name": name,
         "nthreads": 1,
-        "env": {"CUDA_VISIBLE_DEVICES": f"GPU-{one.gpu.uuid}"},
-        "resources": {"GPU": 1, one.gpu.uuid: 1},
+        "env": {"CUDA_VISIBLE_DEVICES": f"GPU-{card.gpu.uuid}"},
+        "resources": {"GPU": 1, card.gpu.uuid: 1},
         "memory_limit": 0,
         "local_directory": scratch,
         "plugins": [_OneGpu()],
@@ -393,7 +392,7 @@ def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The engine's settings, and none of its log: what there is to say is said here."""
+    """The engine's settings, and none of its log: what there is to say is printed here."""
     logger = logging.getLogger("distributed")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -407,7 +406,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _sentences(address: str = "") -> Iterator[None]:
-    """What a new process said of its GPU, which the engine raises as the cause of a failure of its own.
+    """What a new process reported of its GPU, which the engine raises as the cause of a failure of its own.
 
     Raises `UsageError` if the cause is that no scheduler answers at `address`.
     """

@@ -23,13 +23,15 @@ from kperf.attention.workload import SweepName, Workload
 from kperf.bench.points import BACKWARD_ERROR, MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, Figure, MeasuredPoint, Point
 from kperf.bench.reference import Exact, Inputs, errors, expected_of, gradient_error, make_inputs
 from kperf.bench.turns import CEILING_FLOPS, FLUSH_BYTES, TIMER, Ceiling, Timed, Turns, capture_graph, capture_stream
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.record import device
 from kperf.record.store import DeviceStates
 
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
 _EAGER_CALLS = 15
+_MOST_CHARACTERS = 200
+"""Characters of what an implementation's error says."""
 _ABI_ALLOCATION = re.compile(r'torch_call_dispatcher\( "aten::(new_)?empty')
 """How an extension on torch's stable ABI, as FA3 is, reports that there is no memory: the error's type is lost."""
 
@@ -121,14 +123,15 @@ class _Run:
         except _WrongError as wrong:
             self.fail(implementation, "wrong", str(wrong), wrong.rel_error)
         except torch.AcceleratorError as error:
-            message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
+            why = kind_and_line(error, _MOST_CHARACTERS)
+            message = f"{implementation.label} on {self.workload} broke the GPU's context: {why}"
             raise BrokenGpuError(message, implementation.key) from None
         except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
             if isinstance(error, torch.OutOfMemoryError) or _ABI_ALLOCATION.search(str(error)):
                 held_by = f"beside the {held:.1f} GB that the inputs and the other implementations hold"
                 self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
             else:
-                self.fail(implementation, "failed", _first_line(error))
+                self.fail(implementation, "failed", kind_and_line(error, _MOST_CHARACTERS))
         return None
 
 
@@ -178,9 +181,9 @@ def _prepare(
             on_step(f"compiling {implementation.label}")
             if reason := implementation.refuses(run.workload) or implementation.missing():
                 run.fail(implementation, "unsupported", reason)
-            elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
-                bound[-1].append((implementation, found))
-    calls = _calls_per_sample([found.milliseconds for of_run in bound for _, found in of_run])
+            elif call := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
+                bound[-1].append((implementation, call))
+    calls = _calls_per_sample([call.milliseconds for of_run in bound for _, call in of_run])
     # One graph is replayed at a time and reads nothing of another: they share the memory of what they write.
     pool = torch.cuda.graph_pool_handle()
     candidates = []
@@ -208,9 +211,9 @@ def _right(
             run.fail(implementation, "oom", "the float32 reference does not fit in the GPU's memory")
         return []
     candidates = []
-    for implementation, found in bound:
+    for implementation, call in bound:
         on_step(f"checking {implementation.label}")
-        check = partial(_check, implementation, found, calls, run.workload, expected, pool)
+        check = partial(_check, implementation, call, calls, run.workload, expected, pool)
         if candidate := run.attempt(implementation, check):
             candidates.append((run, candidate))
     return candidates
@@ -253,7 +256,7 @@ def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: 
 def prepare_alone(
     implementation: Implementation, workload: Workload, inputs: Inputs, milliseconds: float
 ) -> tuple[Candidate, int]:
-    """A graph of enough calls for so many milliseconds, its output checked, and its floating-point operations.
+    """A graph of enough calls, one at least, for so many milliseconds, its output checked, and its FLOPs.
 
     Raises `MeasurementError` if the output is wrong.
     """
@@ -266,29 +269,25 @@ def prepare_alone(
     return candidate, calls * workload.flops
 
 
-def check(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+def check(implementation: Implementation, workload: Workload) -> float:
     """Run an implementation once on fresh inputs; its relative error. Raises `MeasurementError` if it is wrong."""
-    inputs = make_inputs(workload, seed)
-    bound = _bind(implementation, workload, inputs)
-    try:
-        return _check(implementation, bound, 1, workload, expected_of(workload, inputs)).rel_error
-    except _WrongError as error:
-        raise MeasurementError(f"{implementation.label} on {workload}: {error}") from None
+    candidate, _ = prepare_alone(implementation, workload, make_inputs(workload, seed=0), milliseconds=0.0)
+    return candidate.rel_error
 
 
-def check_on_cpu(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+def check_on_cpu(implementation: Implementation, workload: Workload) -> float:
     """Compute a small workload on the CPU; its relative error. Raises `MeasurementError` if that is too large."""
-    inputs = make_inputs(workload, seed, "cpu")
+    inputs = make_inputs(workload, seed=0, device_name="cpu")
     operands = inputs.q, inputs.k, inputs.v
     expected = expected_of(workload, inputs)
     if inputs.do is None:
-        found, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), expected)
+        rel_error, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), expected)
     else:
         call = implementation.backward(*operands, inputs.do, workload.causal, workload.sm_scale)
-        found = gradient_error(call(), expected)
-    if not found <= max_rel_error(implementation, workload):
-        raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {found:.2e}")
-    return found
+        rel_error = gradient_error(call(), expected)
+    if not rel_error <= max_rel_error(implementation, workload):
+        raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {rel_error:.2e}")
+    return rel_error
 
 
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> _Bound:
@@ -377,8 +376,3 @@ def _eager_ms(call: Callable[[], object], flush: torch.Tensor) -> float:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
     return statistics.median(times)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -232,10 +232,10 @@ class PointsLine(_Together):
     @classmethod
     def of(cls, points: Iterable[Point]) -> "Iterator[PointsLine]":
         """Lines of these points, in their order."""
-        for together, found in groupby(points, key=partial(_fields_of, _Together)):
+        for together, alike in groupby(points, key=partial(_fields_of, _Together)):
             rounds: dict[str, Any] = {}
             own: list[dict[str, Any]] = []
-            for point in found:
+            for point in alike:
                 measured = isinstance(point, MeasuredPoint)
                 its_rounds = _fields_of(_Rounds, point) if measured else rounds
                 if rounds and its_rounds != rounds:
@@ -442,12 +442,12 @@ def runs_by_place(points: Iterable[Point]) -> dict[Key, list[dict[str, Point]]]:
     runs: dict[Key, dict[str, dict[str, Point]]] = defaultdict(lambda: defaultdict(dict))
     for point in points:
         runs[point.sweep, point.workload][point.run][point.implementation] = point
-    return {key: list(found.values()) for key, found in runs.items()}
+    return {key: list(by_run.values()) for key, by_run in runs.items()}
 
 
-def _agree(field: str, found: float | None, expected: float) -> None:
-    if found is None or not math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12):
-        raise ValueError(f"{field}: {found} contradicts the other fields, from which it is {expected:.9g}")
+def _agree(field: str, value: float | None, expected: float) -> None:
+    if value is None or not math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12):
+        raise ValueError(f"{field}: {value} contradicts the other fields, from which it is {expected:.9g}")
 
 
 _shape_of = attrgetter(*Workload.model_fields)

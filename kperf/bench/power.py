@@ -101,8 +101,8 @@ def _recorded(points: Sequence[PowerPoint], workload: Workload) -> list[set[_Tur
     runs: dict[str, set[_Turns]] = {}
     for point in points:
         if {name: getattr(point, name) for name in Workload.model_fields} == workload.model_dump():
-            what = (point.implementation, point.override_sha256, point.seconds, len(point.samples))
-            runs.setdefault(point.run, set()).add(what)
+            turns = (point.implementation, point.override_sha256, point.seconds, len(point.samples))
+            runs.setdefault(point.run, set()).add(turns)
     return list(runs.values())
 
 
@@ -148,13 +148,13 @@ def measure(
                     PowerPoint(
                         **common,
                         **workload.model_dump(),
-                        implementation=one.key,
+                        implementation=each.key,
                         seconds=seconds,
-                        samples=one.samples,
+                        samples=each.samples,
                         other_processes=device.other_processes(),
-                        override_sha256=hashes.get(one.key),
+                        override_sha256=hashes.get(each.key),
                     )
-                    for one in alone
+                    for each in alone
                 ]
             )
             del alone, inputs

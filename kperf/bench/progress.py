@@ -31,15 +31,15 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
         def begin(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        def step(key: Key, what: str, gpu: str) -> None:
-            said = f"{key[1].batch} x {key[1].seq_len}: {what}"
+        def step(key: Key, activity: str, gpu: str) -> None:
+            description = f"{key[1].batch} x {key[1].seq_len}: {activity}"
             if not gpu:
-                bar.update(task, description=said, refresh=True)
+                bar.update(task, description=description, refresh=True)
                 return
             if gpu not in of_gpu:
                 bar.update(task, description="all GPUs")
                 of_gpu[gpu] = bar.add_task(gpu, total=None)
-            bar.update(of_gpu[gpu], description=f"{gpu}: {said}", refresh=True)
+            bar.update(of_gpu[gpu], description=f"{gpu}: {description}", refresh=True)
 
         def advance(cost: int) -> None:
             bar.advance(task, cost)
@@ -51,10 +51,10 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
 
 
 def _print_points(console: Console, points: list[Point], gpu: str) -> None:
-    for workload, found in groupby(points, key=lambda point: point.workload):
+    for workload, of_workload in groupby(points, key=lambda point: point.workload):
         cells = [
             f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}"
-            for p in found
+            for p in of_workload
         ]
         console.print(f"{f'{gpu}: ' if gpu else ''}{workload}: {', '.join(cells)} TFLOPS")
     for point in points:

@@ -129,14 +129,14 @@ def errors(output: Output, expected: Exact) -> tuple[float, float | None]:
 
 def gradient_error(gradients: Sequence[torch.Tensor], expected: Exact) -> float:
     """The largest of |d - ref| / |ref| over dq, dk and dv; not a number where one of them is not."""
-    found = [_rel_error(d, d_exact) for d, d_exact in zip(gradients, expected.gradients, strict=True)]
-    return math.nan if any(map(math.isnan, found)) else max(found)
+    rel_errors = [_rel_error(d, d_exact) for d, d_exact in zip(gradients, expected.gradients, strict=True)]
+    return math.nan if any(map(math.isnan, rel_errors)) else max(rel_errors)
 
 
-def _rel_error(found: torch.Tensor, reference: torch.Tensor) -> float:
+def _rel_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     difference = squares = 0.0
-    for b in range(found.shape[0]):  # by batch: a float64 copy of the whole output need not fit
+    for b in range(output.shape[0]):  # by batch: a float64 copy of the whole output need not fit
         expected = reference[b].double()
-        difference += float((found[b].double() - expected).square().sum())
+        difference += float((output[b].double() - expected).square().sum())
         squares += float(expected.square().sum())
     return math.sqrt(difference / squares)

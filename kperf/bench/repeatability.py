@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from kperf.bench import MEASURES_AGAIN, intervals
 from kperf.bench.points import Key, MeasuredPoint, Point, Store, runs_by_place
 from kperf.bench.tables import speedup, speedup_interval
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.record.store import recorded_folder
 
@@ -52,7 +52,7 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
     same overrides, the baseline among them, in the same environment.
     """
     earlier = runs_by_place(first)
-    found = {}
+    repeated = {}
     for key, runs in (earlier if second is None else runs_by_place(second)).items():
         for place in reversed(range(len(runs))):
             before = runs[:place] if second is None else earlier.get(key, [])
@@ -60,25 +60,25 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
                 continue  # it is no second run of itself
             same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(runs[place])]
             if same:
-                found[key] = (same[-1], runs[place])
+                repeated[key] = (same[-1], runs[place])
                 break
-    return found
+    return repeated
 
 
-def compare(found: Sequence[Pair]) -> Repeated:
+def compare(repeated: Sequence[Pair]) -> Repeated:
     """Count over pairs of runs: unsettled points, and ratios to the baseline inside the first run's interval."""
-    timed = [p for pair in found for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
+    timed = [p for pair in repeated for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
     times: list[bool] = []
     ratios, held, missed, retuned = [], 0, [], []
-    for first, second in found:
+    for first, second in repeated:
         for key in first:
-            one, other = first[key], second[key]
-            if not isinstance(one, MeasuredPoint) or not isinstance(other, MeasuredPoint):
+            before, after = first[key], second[key]
+            if not isinstance(before, MeasuredPoint) or not isinstance(after, MeasuredPoint):
                 continue
-            if one.message != other.message:
-                retuned.append(f"{one.workload} {key}: {one.message}; then {other.message}")
+            if before.message != after.message:
+                retuned.append(f"{before.workload} {key}: {before.message}; then {after.message}")
                 continue
-            times.append(one.ci95_ms[0] <= other.median_ms <= one.ci95_ms[1])
+            times.append(before.ci95_ms[0] <= after.median_ms <= before.ci95_ms[1])
             interval = None if key == BASELINE else speedup_interval([first], key, BASELINE)
             again = speedup(second, key, BASELINE)
             if interval is None or again is None:
@@ -88,7 +88,7 @@ def compare(found: Sequence[Pair]) -> Repeated:
             if low <= again <= high:
                 held += 1
             else:
-                missed.append(f"{one.workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
+                missed.append(f"{before.workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
     shifted = sum(p.shifts for p in timed)
     return Repeated(len(timed), shifted, len(times), sum(times), ratios, held, missed, retuned)
 
@@ -108,8 +108,7 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         figures[f"head_dim {workload.head_dim}, {workload.dtype}, {mask}"].append(pair)
     if not figures:
         raise UsageError(f"{store.points_path} has no two runs of one place that compare: {MEASURES_AGAIN}")
-    table = Table(title=f"two runs of the same grid on one card, ratios to {BASELINE}", title_justify="left")
-    columns = (
+    headers = (
         "figure",
         "points",
         f"halves {intervals.SHIFT:.0%} apart",
@@ -117,11 +116,10 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         "ratios in it",
         "rms of ratios",
     )
-    for column in columns:
-        table.add_column(column, justify="right")
-    outcomes = {name: compare(found) for name, found in figures.items()}
+    table = titled_table(f"two runs of the same grid on one card, ratios to {BASELINE}", *headers)
+    outcomes = {name: compare(of_figure) for name, of_figure in figures.items()}
     if len(outcomes) > 1:
-        outcomes["all"] = compare([pair for found in figures.values() for pair in found])
+        outcomes["all"] = compare([pair for of_figure in figures.values() for pair in of_figure])
     for name, outcome in outcomes.items():
         table.add_row(name, str(outcome.points), *_shares(outcome))
     console.print(table)

@@ -45,7 +45,7 @@ def spread(asked: str | None) -> Iterator[Bench | None]:
         well_formed(asked)
         gpus = () if device.why_static() else machine.probe().gpus
         chosen = choose(asked, gpus) if gpus else []
-        if len(chosen) < 2 and all(one.number == 0 for one in chosen):
+        if len(chosen) < 2 and all(card.number == 0 for card in chosen):
             yield None
             return
         with _many().processes(chosen) as bench:
@@ -121,16 +121,18 @@ def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
         if number >= len(gpus):
             raise UsageError(f"there is no GPU {number}: this machine shows 0 to {len(gpus) - 1}")
     chosen = [Numbered(number, gpus[number]) for number in numbers]
-    for one in chosen:
-        if one.gpu.capability != SM_90A.compute_capability:
+    for card in chosen:
+        if card.gpu.capability != SM_90A.compute_capability:
             raise UsageError(
-                f"GPU {one.number} is {one.gpu.name}, not Hopper: leave it out, with --gpus 0,2 for instance"
+                f"GPU {card.number} is {card.gpu.name}, not Hopper: leave it out, with --gpus 0,2 for instance"
             )
-        if one.gpu.mig:
-            raise UsageError(f"GPU {one.number} has MIG on, and only whole GPUs compare: leave it out, or turn MIG off")
-        if one.gpu.name != chosen[0].gpu.name:
+        if card.gpu.mig:
             raise UsageError(
-                f"GPU {one.number} is {one.gpu.name} and GPU {chosen[0].number} {chosen[0].gpu.name}: "
+                f"GPU {card.number} has MIG on, and only whole GPUs compare: leave it out, or turn MIG off"
+            )
+        if card.gpu.name != chosen[0].gpu.name:
+            raise UsageError(
+                f"GPU {card.number} is {card.gpu.name} and GPU {chosen[0].number} {chosen[0].gpu.name}: "
                 "choose GPUs of one kind, with --gpus 0,2 for instance"
             )
     return chosen

@@ -25,7 +25,7 @@ class Progress:
 
     begin: Callable[[int, int], None] = lambda _done, _all: None
     """Cost (FLOPs) done already and in all."""
-    step: Callable[[Key, str, str], None] = lambda _key, _what, _gpu: None
+    step: Callable[[Key, str, str], None] = lambda _key, _activity, _gpu: None
     advance: Callable[[int], None] = lambda _cost: None
     points: Callable[[list[Point], str], None] = lambda _points, _gpu: None
     say: Callable[[str], None] = lambda _text: None
@@ -93,8 +93,8 @@ class ThisGpu:
         for task in tasks:
             first = task.places[0]
 
-            def on_step(what: str, key: Key = first) -> None:
-                progress.step(key, what, "")
+            def on_step(activity: str, key: Key = first) -> None:
+                progress.step(key, activity, "")
 
             yield measure_task(task, asked, self.environments[0], on_step)
 
@@ -160,21 +160,21 @@ def run_sweep(
         cost = sum(map(_cost, done))
         progress.begin(cost, cost + sum(task.cost for task in tasks))
         begin = time.monotonic()
-        with closing(gpus.measure(tasks, asked, progress)) as found:
-            measured = list(_recorded(found, writer, progress))
+        with closing(gpus.measure(tasks, asked, progress)) as arriving:
+            measured = list(_recorded(arriving, writer, progress))
         seconds = time.monotonic() - begin
     if measured:
         _keep_time(store, asked, measured, seconds, gpus, progress)
 
 
-def _recorded(found: Iterable[Measured], writer: Writer[Point], progress: Progress) -> Iterator[Measured]:
+def _recorded(arriving: Iterable[Measured], writer: Writer[Point], progress: Progress) -> Iterator[Measured]:
     """Each as it comes, written to the store."""
-    for one in found:
-        writer.record_environment(one.environment)
-        writer.append(one.points)
-        progress.points(one.points, one.gpu)
-        progress.advance(one.task.cost)
-        yield one
+    for measured in arriving:
+        writer.record_environment(measured.environment)
+        writer.append(measured.points)
+        progress.points(measured.points, measured.gpu)
+        progress.advance(measured.task.cost)
+        yield measured
 
 
 def _tasks(
@@ -237,14 +237,14 @@ def _keep_time(
     """Record how long the sweep took, and say how that compares with one GPU if there were several."""
     shares = []
     for environment in gpus.environments:
-        of_it = [one for one in measured if one.environment.id == environment.id]
-        shares.append(Share(environment=environment.id, tasks=len(of_it), busy_s=sum(one.seconds for one in of_it)))
+        of_it = [done for done in measured if done.environment.id == environment.id]
+        shares.append(Share(environment=environment.id, tasks=len(of_it), busy_s=sum(done.seconds for done in of_it)))
     record = SweepTime(
         figure=asked.figure,
         implementations=[implementation.key for implementation in asked.implementations],
         rounds=asked.rounds,
-        places=list(dict.fromkeys(key for one in measured for key in one.task.places)),
-        runs=[one.points[0].run for one in measured],
+        places=list(dict.fromkeys(key for done in measured for key in done.task.places)),
+        runs=[done.points[0].run for done in measured],
         seconds=seconds,
         start_s=gpus.start_s,
         gpus=shares,

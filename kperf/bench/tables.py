@@ -10,7 +10,7 @@ from rich.table import Table
 from kperf.attention.implementations import RATIOS
 from kperf.bench import MEASURES_AGAIN, intervals
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
-from kperf.console import agreeing
+from kperf.console import agreeing, titled_table
 from kperf.errors import MeasurementError, UsageError
 
 LONG_SEQ_LEN = 1024
@@ -127,17 +127,15 @@ def speedup_interval(runs: Sequence[dict[str, Point]], ours: str, theirs: str) -
 
 def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
     """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
-    table = Table(title="speedup; a row is of one run, interleaved", title_justify="left")
-    table.add_column("batch x seq_len", justify="right")
-    for ours, theirs in ratios:
-        table.add_column(f"{ours}/{theirs}", justify="right")
-    found = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
-    for (_, workload), row in found.items():
+    headers = ("batch x seq_len", *(f"{ours}/{theirs}" for ours, theirs in ratios))
+    table = titled_table("speedup; a row is of one run, interleaved", *headers)
+    speedups = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
+    for (_, workload), row in speedups.items():
         cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in row]
         table.add_row(f"{workload.batch} x {workload.seq_len}", *cells)
     table.add_section()
     for shortest, label in ((0, "geometric mean, all"), (LONG_SEQ_LEN, f"seq_len >= {LONG_SEQ_LEN}")):
-        rows = [row for (_, workload), row in found.items() if workload.seq_len >= shortest]
+        rows = [row for (_, workload), row in speedups.items() if workload.seq_len >= shortest]
         columns = [[ratio for ratio in column if ratio is not None] for column in zip(*rows, strict=True)]
         table.add_row(label, *(f"{statistics.geometric_mean(column):.3f}" if column else "-" for column in columns))
     return table

@@ -97,9 +97,9 @@ class Turns:
         try:
             while True:
                 queued.extend(self._queue(candidates) for _ in range(1 + ahead - len(queued)))
-                one = queued.popleft()
-                taken = one.read(self.calls, before)
-                ahead, before = min(math.ceil(_AHEAD_MS / taken.lasts_ms), _MOST_AHEAD), one.end
+                round_ = queued.popleft()
+                taken = round_.read(self.calls, before)
+                ahead, before = min(math.ceil(_AHEAD_MS / taken.lasts_ms), _MOST_AHEAD), round_.end
                 yield taken
         finally:
             torch.cuda.synchronize()
@@ -108,25 +108,25 @@ class Turns:
         """Settle and take the rounds; each candidate gets its samples."""
         on_step("settling")
         with closing(self.mixture(candidates)) as mixture:
-            found = Timed(_settle(mixture))
+            timed = Timed(_settle(mixture))
             rounds *= _times(self.calls * statistics.fmean(next(mixture).samples_ms))
             every = []
             for block in np.array_split(np.arange(rounds), blocks(rounds)):
                 begin = time.perf_counter()
-                found.other_processes = max(found.other_processes, device.other_processes())
+                timed.other_processes = max(timed.other_processes, device.other_processes())
                 for number in block:
                     on_step(f"round {number + 1} of {rounds}")
                     every.append(taken := next(mixture))
-                    found.states.append(device.device_state())  # the GPU is at work on what is queued
-                    found.ceiling_ms.append(taken.ceiling_ms)
+                    timed.states.append(device.device_state())  # the GPU is at work on what is queued
+                    timed.ceiling_ms.append(taken.ceiling_ms)
                     for candidate, sample_ms, place in zip(candidates, taken.samples_ms, taken.places, strict=True):
                         candidate.samples_ms.append(sample_ms)
                         candidate.places.append(place)
                 while time.perf_counter() - begin < _BLOCK_S:
                     every.append(next(mixture))
         idle_ms = sum(taken.idle_ms for taken in every)
-        found.idle_share = idle_ms / (idle_ms + sum(taken.lasts_ms for taken in every))
-        return found
+        timed.idle_share = idle_ms / (idle_ms + sum(taken.lasts_ms for taken in every))
+        return timed
 
     def _queue(self, candidates: Sequence[Replayed]) -> "_Queued":
         order = [int(index) for index in self.random.permutation(len(candidates))]

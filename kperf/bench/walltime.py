@@ -62,14 +62,16 @@ class SweepStore(RecordStore[SweepTime]):
 
 def compared(record: SweepTime, records: Sequence[SweepTime]) -> str:
     """A sentence: what a sweep over several GPUs took, and beside it the newest of the same work on one of them."""
-    what = f"{len(record.places)} workloads on {len(record.gpus)} GPUs in {record.seconds:.0f} s"
-    what += f" and {record.start_s:.0f} s to start"
+    sweep = f"{len(record.places)} workloads on {len(record.gpus)} GPUs in {record.seconds:.0f} s"
+    sweep += f" and {record.start_s:.0f} s to start"
     these = {share.environment for share in record.gpus}
     on_one = [
-        one for one in records if len(one.gpus) == 1 and one.gpus[0].environment in these and one.same_work(record)
+        earlier
+        for earlier in records
+        if len(earlier.gpus) == 1 and earlier.gpus[0].environment in these and earlier.same_work(record)
     ]
     if not on_one:
-        return f"{what}; the same work on one of them is not recorded: GPUS=1 FRESH=1 with make records it"
+        return f"{sweep}; the same work on one of them is not recorded: GPUS=1 FRESH=1 with make records it"
     alone = on_one[-1]
     ratio = alone.seconds / record.seconds
-    return f"{what}; on one {alone.seconds:.0f} s: {ratio:.2f} times as fast ({alone.recorded_at[:10]})"
+    return f"{sweep}; on one {alone.seconds:.0f} s: {ratio:.2f} times as fast ({alone.recorded_at[:10]})"

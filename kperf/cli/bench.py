@@ -57,7 +57,7 @@ def attention(
     """
     from kperf.paper import attention
 
-    lengths = tuple(rows_of(one) for one in whole_numbers(seq_len, "--seq-len"))
+    lengths = tuple(rows_of(length) for length in whole_numbers(seq_len, "--seq-len"))
     shapes = attention.Shapes(batch, n_heads, n_kv_heads, lengths, head_dim, causal, dtype, inputs)
     attention.run(console, results, shapes, listed(only), rounds=rounds, fresh=fresh)
 
@@ -228,7 +228,7 @@ def tune(
     from kperf.tune import command
 
     shape = {"batch": batch, "heads": n_heads, "head_dim": head_dim, "dtype": dtype, "causal": causal}
-    workloads = [workload_of(one, **shape) for one in whole_numbers(seq_len, "--seq-len")]
+    workloads = [workload_of(length, **shape) for length in whole_numbers(seq_len, "--seq-len")]
     command.run(console, results, command.Asked(workloads, trials, exhaustive, rounds, fresh), draw)
 
 

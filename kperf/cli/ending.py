@@ -57,11 +57,11 @@ def end_usage(error: TyperException) -> NoReturn:
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # the help was printed as the error was made
         sys.exit(error.exit_code)
-    said = " ".join(error.format_message().split()).rstrip(".")
+    sentence = " ".join(error.format_message().split()).rstrip(".")
     if context and type(error).__name__ == "NoSuchOption" and _runs_a_script(context.command):
-        said += "; options of the script come after --"
+        sentence += "; options of the script come after --"
     help_of = f" (`{context.command_path} --help` says more)" if context else ""
-    end(f"{said[0].lower()}{said[1:]}{help_of}", error.exit_code)
+    end(f"{sentence[0].lower()}{sentence[1:]}{help_of}", error.exit_code)
 
 
 def _runs_a_script(command: Any) -> bool:

@@ -63,16 +63,16 @@ def ir(
     options = given(num_warps=num_warps, num_stages=num_stages)
     name, *arguments = what
     read = inputs.read(name, arguments, arch, signature=signature, constexprs=tuple(constexpr or ()), options=options)
-    chosen = [one for one in read if any(fnmatchcase(one.name, pattern) for pattern in patterns)]
+    chosen = [each for each in read if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
     if not chosen:
-        names = ", ".join(dict.fromkeys(one.name for one in read))
+        names = ", ".join(dict.fromkeys(each.name for each in read))
         raise UsageError(f"{name} has no kernel {kernel}: it has {names}")
-    ladders = [_ladder(one, found.findings, wanted) for one, found in kernels_with_diagnoses(chosen)]
+    ladders = [_ladder(each, found.findings, wanted) for each, found in kernels_with_diagnoses(chosen)]
     if lines is not None:
         ladders = ladder.restricted(ladders, *lines)
     if page is None:
-        for one in ladders:
-            ladder.show(console, one)
+        for each in ladders:
+            ladder.show(console, each)
         return
     make_output(page.parent)
     write_atomically(page, ladder_page.page(ladders))
@@ -100,7 +100,7 @@ def _ladder(kernel: "Kernel", findings: "list[Finding]", wanted: list[str] | Non
     has = kernel.levels
     goes_through = levels_of(kernel.arch)
     notes = []
-    for level in [one for one in LEVELS if one in (wanted or goes_through) and one not in has]:
+    for level in [name for name in LEVELS if name in (wanted or goes_through) and name not in has]:
         why = "its machine code is " + goes_through[-1] if level not in goes_through else "what was read holds none"
         notes.append(f"no {level} of {kernel.name} for {kernel.arch.name}: {why}")
     levels = {level: lines for level, lines in has.items() if wanted is None or level in wanted}

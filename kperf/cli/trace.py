@@ -33,7 +33,7 @@ def instrument(
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
     target: Annotated[
         str | None,
-        typer.Option(help=f"Compile the result too, for {', '.join(one.name for one in KNOWN)}."),
+        typer.Option(help=f"Compile the result too, for {', '.join(arch.name for arch in KNOWN)}."),
     ] = None,
 ) -> None:
     """Put events into a TTGIR file by the rules, or take them out."""
@@ -161,7 +161,7 @@ def report(
     from kperf.report import command
     from kperf.studies.lines import read_samples
 
-    sampled = [one for path in samples or () for one in read_samples(path)]
+    sampled = [profile for path in samples or () for profile in read_samples(path)]
     command.write(console, timelines, source, out, found_in, sampled)
 
 

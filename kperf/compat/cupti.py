@@ -23,7 +23,7 @@ from triton import knobs
 from kperf.errors import UsageError
 
 _SUBSCRIBED_ALREADY = 39
-_MENDS = {
+_FIXES = {
     35: "the driver lets nobody but administrators read the GPU's counters: load its kernel module with "
     "NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN (developer.nvidia.com/ERR_NVGPUCTRPERM)",
     _SUBSCRIBED_ALREADY: "another profiler is active in this process: end it before the first launch of a Triton "
@@ -190,8 +190,8 @@ class Sampler:
         if self._data.remaining_pcs:
             raise UsageError(f"CUPTI gave no samples of {self._data.remaining_pcs} instructions: run it again")
         places = sorted({(address, reason) for address, reason, _ in counts})
-        found = [PcSample(*place, counts[*place, False], counts[*place, True]) for place in places]
-        return [one for one in found if one.samples], dropped
+        samples = [PcSample(*place, counts[*place, False], counts[*place, True]) for place in places]
+        return [sample for sample in samples if sample.samples], dropped
 
     def _read(self) -> None:
         """Let CUPTI fill the buffer; of what it leaves as it was, nothing counts twice."""
@@ -215,8 +215,10 @@ class Sampler:
         indices = (c_uint32 * count.value)()
         names = (c_char_p * count.value)(*(c_char_p(ctypes.addressof(text)) for text in texts))
         self._call("GetStallReasons", _ReasonNames, count=count.value, indices=indices, names=names)
-        found = {index: _REASON.fullmatch(text.value.decode()) for index, text in zip(indices, texts, strict=True)}
-        reasons = {index: (match["reason"], match["not_issued"] is not None) for index, match in found.items() if match}
+        matches = {index: _REASON.fullmatch(text.value.decode()) for index, text in zip(indices, texts, strict=True)}
+        reasons = {
+            index: (match["reason"], match["not_issued"] is not None) for index, match in matches.items() if match
+        }
         if not reasons:
             raise UsageError("this CUPTI names nothing that warps wait for: name a newer one in TRITON_CUPTI_LIB_PATH")
         return count.value, reasons
@@ -229,7 +231,7 @@ class Sampler:
 def current_context() -> int:
     """The CUDA context of this thread. Raises `RefusedError` where it can be seen at once that nothing is sampled."""
     if torch.autograd.profiler._is_profiler_enabled:  # any thread's; it has a CUPTI of its own, which does not see ours
-        raise RefusedError(_MENDS[_SUBSCRIBED_ALREADY])
+        raise RefusedError(_FIXES[_SUBSCRIBED_ALREADY])
     context = c_void_p()
     cuda = _library("libcuda.so.1", "there is no driver of NVIDIA's")
     if cuda.cuCtxGetCurrent(byref(context)) or not context.value:
@@ -270,8 +272,8 @@ def _checked(name: str, *arguments: Any) -> None:
     if code:
         text = c_char_p()
         _cupti().cuptiGetResultString(code, byref(text))
-        said = (text.value or b"an error").decode()
-        raise UsageError(_MENDS.get(code) or f"{name} gives {said}: try a newer driver")
+        words = (text.value or b"an error").decode()
+        raise UsageError(_FIXES.get(code) or f"{name} gives {words}: try a newer driver")
 
 
 @cache

@@ -141,7 +141,7 @@ class _Loops(DefaultHandler):
         return replace(made, term=_term(name, args))
 
     def load(self, name: str, index: sympy.Expr) -> _Value:
-        variables = frozenset().union(*(self._looked_up.get(one.name, {one}) for one in index.free_symbols))
+        variables = frozenset().union(*(self._looked_up.get(symbol.name, {symbol}) for symbol in index.free_symbols))
         if name in self._stored:
             stored = self._stored[name]
             return _Value(stored.number, variables, stored.floating)
@@ -161,8 +161,8 @@ class _Loops(DefaultHandler):
     def reduction(self, dtype: torch.dtype, _src_dtype: torch.dtype, reduction_type: str, value: Any) -> Any:
         """A value of the loops that stay; so many as the kind of reduction has results."""
         results, flops, functions = _REDUCTIONS.get(reduction_type, (1, 0, 0))
-        found = self._over_all(reduction_type, (dtype,) * results, value, flops, functions, self._kept)
-        return found if results > 1 else found[0]
+        reduced = self._over_all(reduction_type, (dtype,) * results, value, flops, functions, self._kept)
+        return reduced if results > 1 else reduced[0]
 
     def scan(self, dtypes: Sequence[torch.dtype], _combine: Any, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
         """One operation an element and value."""
@@ -193,7 +193,7 @@ class _Loops(DefaultHandler):
             self._made(key, self._ranges, True, flops=flops, functions=functions)
             self.reduced += self.flops - before
         depends = frozenset().union(*(part.depends for part in parts)) & kept
-        return tuple(self._made((*key, place), depends, one.is_floating_point) for place, one in enumerate(dtypes))
+        return tuple(self._made((*key, place), depends, dtype.is_floating_point) for place, dtype in enumerate(dtypes))
 
     def masked(self, mask: _Value, body: Callable[[], _Value], other: Any) -> _Value:
         before = self._condition
@@ -242,9 +242,9 @@ def count(node: BaseSchedulerNode, removed: set[str]) -> Counts:
             products += _products(part)
             moved += sum(map(_bytes_of, _operands(part, removed)))
     for accesses in (loops.reads, loops.writes):
-        for name, found in accesses.items():
+        for name, of_buffer in accesses.items():
             if name not in removed:
-                moved += elements(found, int(V.graph.get_numel(name))) * V.graph.get_dtype(name).itemsize
+                moved += elements(of_buffer, int(V.graph.get_numel(name))) * V.graph.get_dtype(name).itemsize
     return Counts(loops.flops + products, products, loops.functions, loops.reduced, moved)
 
 
@@ -308,11 +308,12 @@ def elements(accesses: Sequence[Access], size: int) -> int:
     used = [_used(access) for access in distinct]
     bound = min(sum(access.points for access in used), size)
     strides = [_strides(access) for access in used]
-    common = sorted(set.intersection(*(set(one) for one in strides)), reverse=True)
+    common = sorted(set.intersection(*(set(of_access) for of_access in strides)), reverse=True)
     for taken in range(len(common), -1, -1):
         factors = common[:taken]
         rest = [
-            _without(access, [one[factor] for factor in factors]) for access, one in zip(used, strides, strict=True)
+            _without(access, [of_access[factor] for factor in factors])
+            for access, of_access in zip(used, strides, strict=True)
         ]
         if sum(access.points for access in rest) > _EVALUATED:
             break
@@ -346,13 +347,13 @@ def _used(access: Access) -> Access:
 
 def _strides(access: Access) -> dict[tuple[int, int], sympy.Symbol]:
     """(stride, size) -> the variable, of those that the index is linear in and that stand in no condition."""
-    found = {}
+    strides = {}
     for variable, size in access.ranges:
         stride = access.index.coeff(variable)
         others = (access.index - stride * variable).free_symbols | access.condition.free_symbols
         if stride.is_Integer and stride > 0 and variable not in others:
-            found[int(stride), size] = variable
-    return found
+            strides[int(stride), size] = variable
+    return strides
 
 
 def _without(access: Access, variables: Sequence[sympy.Symbol]) -> Access:

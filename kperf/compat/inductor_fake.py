@@ -45,10 +45,10 @@ def program_of(
                 node.target = _flash_attention
         with FakeTensorMode():
             on_gpu = [
-                torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cuda")
-                if isinstance(one, torch.Tensor)
-                else one
-                for one in given
+                torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+                if isinstance(value, torch.Tensor)
+                else value
+                for value in given
             ]
         with fake_gpu(properties, driver), torch.no_grad():
             compile_fx(graph, on_gpu)

@@ -37,7 +37,7 @@ def reached(number: int) -> None:
 
 @contextmanager
 def watched(watcher: Callable[[int], None]) -> Iterator[None]:
-    """Within it `watcher` is told each number."""
+    """Within it `watcher` is called with each number."""
     _watchers.append(watcher)
     try:
         yield
@@ -113,15 +113,15 @@ def _shape(tensor: ir.IRNode) -> str:
 
 def sources_in(code: str) -> dict[str, str]:
     """Kernel of Triton's -> source, from a program of Inductor's: what it hands to `async_compile.triton`."""
-    found = {}
+    sources = {}
     for node in ast.walk(ast.parse(code)):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="async_compile"), attr="triton"),
                 args=[ast.Constant(value=str(name)), ast.Constant(value=str(source)), *_],
             ):
-                found[name] = source
-    return found
+                sources[name] = source
+    return sources
 
 
 def _calls_in(code: str, sources: dict[str, str]) -> dict[int, list[str]]:

@@ -42,6 +42,8 @@ LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
 _NO_STRIDE = 0
 """With it all elements are one, and none lie side by side."""
+_BOUNDS = (1, 2, 3)
+"""Places of a loop's beginning, end and step among the operands of `scf.for`."""
 _MASK_PLACES = {
     "tt.load": 1,
     "tt.store": 2,
@@ -164,6 +166,20 @@ class Kernel:
     def values(self) -> Values:
         """Its index arithmetic."""
         return Values(self.module, self.known, self.next_along)
+
+    @cached_property
+    def launched_values(self) -> Values:
+        """Its index arithmetic with all integers of the launch, also of those that are no strides."""
+        return Values(self.module, self.known | self.numbers, self.next_along)
+
+    def runs_once(self, loop: Operation) -> bool:
+        """Whether the integers of the launch let a loop run at most once; False where they do not say it."""
+        bounds = [self.launched_values.operand(loop, place) for place in _BOUNDS] if loop.name == "scf.for" else []
+        known = [one for one in bounds if one is not None and one.arguments <= self.numbers.keys()]
+        if len(known) < len(_BOUNDS) or any(one.loaded or one.program or one.iterations for one in known):
+            return False
+        lower, upper, step = (int(one.numbers) for one in known)
+        return upper - lower <= step
 
     @cached_property
     def known(self) -> dict[str, int]:

@@ -2,11 +2,20 @@
 
 from dataclasses import dataclass
 
+from kperf.arch import operations
 from kperf.diagnose.kernel import MMAS, Kernel, loops_around
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
 
-_MADE = ("tt.load", *MMAS, "arith.extf", "arith.sitofp", "arith.uitofp")
+_MADE = (
+    "tt.load",
+    "amdg.buffer_load",
+    *operations("tensor memory load"),
+    *MMAS,
+    "arith.extf",
+    "arith.sitofp",
+    "arith.uitofp",
+)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,11 @@ def innermost(kernel: Kernel) -> list[Operation]:
     return [loop for loop in kernel.named(*LOOPS) if not any(op.name in LOOPS for op in inside(loop))]
 
 
+def repeated(kernel: Kernel) -> list[Operation]:
+    """Innermost loops, but for those of one iteration at the launch, as of a row that one tile holds."""
+    return [loop for loop in innermost(kernel) if not kernel.runs_once(loop)]
+
+
 def always(loop: Operation) -> Iterator[Operation]:
     """What each iteration of a loop does itself, without what stands in its branches."""
     for region in loop.regions:

@@ -1,11 +1,12 @@
 """How many CTAs of a kernel fit on an SM, how many would with other registers, and what more bytes in flight give."""
 
+import math
 from collections.abc import Iterable
 
-from kperf.diagnose.kernel import LIBRARY_MATH, LOADS, LOOPS, Kernel, own
+from kperf.diagnose.kernel import LIBRARY_MATH, LOADS, LOOPS, MMAS, Kernel, mma_element, mma_shape, own
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
-from kperf.ir.layouts import tensor_types
+from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
 _LIBRARY = 20
@@ -58,6 +59,16 @@ def moved_bytes(kernel: Kernel, operations: Iterable[Operation]) -> int:
     """What a CTA's loads and stores among these ask for."""
     size = {access.operation.line: access.asked_bytes for access in kernel.accesses}
     return sum(size.get(op.line, 0) for op in operations)
+
+
+def bytes_or_mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
+    """Cycles of an SM for a CTA's bytes and MMAs among these operations, whichever take longer."""
+    operations, multiplied = list(operations), 0.0
+    for op in operations:
+        if op.name in MMAS and (shape := mma_shape(op)) is not None:
+            rate = kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(op))
+            multiplied += 2 * math.prod(shape) / rate
+    return max(moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle, multiplied)
 
 
 def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:

@@ -69,6 +69,7 @@ EVIDENCE = {
     "int64-index": _ARITHMETIC,
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,
+    "scan-by-hand": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,

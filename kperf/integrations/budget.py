@@ -78,5 +78,5 @@ def _budget(name: str, launch: Launch, arch: Arch) -> KernelBudget:
         used.shared_bytes,
         warps,
         arch.ctas_per_sm(used.registers, used.shared_bytes, warps),
-        Counter(one.opcode for one in compiler.machine_code(launch.kernel).instructions),
+        Counter(instruction.opcode for instruction in compiler.machine_code(launch.kernel).instructions),
     )

@@ -51,7 +51,7 @@ def _run(shell: Any, line: str, cell: str) -> Trace | None:
     """Run a cell under `kperf.trace`. What its code raises IPython has shown; nothing is then shown of the trace."""
     raised: BaseException | None = None
     try:
-        with trace(**_Options().read(line)) as found:
+        with trace(**_Options().read(line)) as traced:
             result = shell.run_cell(cell)
             raised = result.error_before_exec or result.error_in_exec
             if raised is not None:
@@ -64,4 +64,4 @@ def _run(shell: Any, line: str, cell: str) -> Trace | None:
         if error is not raised:
             raise
         return None
-    return found
+    return traced

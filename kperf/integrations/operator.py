@@ -78,8 +78,8 @@ def attention(
             plan = views.plan(q, k, v, causal)
             if plan.why_not is None:
                 if all(map(is_, given, (q, k, v))):  # nothing was cast or negated
-                    found = _Before(alike(q, k, v), q.device, plan, scale)
-                    _before[q.shape, k.shape, causal, sm_scale, implementation] = found
+                    now = _Before(alike(q, k, v), q.device, plan, scale)
+                    _before[q.shape, k.shape, causal, sm_scale, implementation] = now
                 return plan.run(q, k, v, causal, scale, with_lse=False)[0]
     o = _forward(q, k, v, causal, scale, implementation)[0]
     return o

@@ -41,10 +41,10 @@ def amd_resources(kernel: CompiledKernel) -> AmdResources:
     _, _, metadata = text.partition(".amdgpu_metadata")
 
     def number(key: str) -> int:
-        found = re.search(rf"^[\s-]*\.{key}:\s*(\d+)$", metadata, re.MULTILINE)
-        if not found:
+        match = re.search(rf"^[\s-]*\.{key}:\s*(\d+)$", metadata, re.MULTILINE)
+        if not match:
             raise MeasurementError(f"the code object of {kernel.name} says no {key}")
-        return int(found.group(1))
+        return int(match.group(1))
 
     return AmdResources(
         vgprs=number("vgpr_count"),

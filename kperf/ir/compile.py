@@ -104,8 +104,8 @@ def parse_ttgir(text: str) -> Any:
                 return compat.parse_module(path)
             except RuntimeError:
                 pass
-        found = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
-        where = f", line {found.group(1)}: {found.group(2)}" if found else ""
+        match = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
+        where = f", line {match.group(1)}: {match.group(2)}" if match else ""
         raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}{where}")
 
 

@@ -142,13 +142,13 @@ class Dataflow:
 
     def _find_bases(self) -> dict[str, int]:
         """How many threads meet at named barriers whose number is computed -> the least that is added for a number."""
-        found: dict[str, list[int]] = {}
+        by_threads: dict[str, list[int]] = {}
         for op in self._operations:
             if named := _named_barrier(op):
                 number = self._resolve(op.parent, named[3])
                 if self._constant(number) is None:
-                    found.setdefault(named[2], []).append(self._base(number))
-        return {threads: min(bases) for threads, bases in found.items()}
+                    by_threads.setdefault(named[2], []).append(self._base(number))
+        return {threads: min(bases) for threads, bases in by_threads.items()}
 
     def _base(self, number: Value) -> int:
         """The constant that is added to something for a number; 0 if none is."""
@@ -160,21 +160,21 @@ class Dataflow:
 
     def _partition_arguments(self, module: Module) -> dict[Value, list[tuple[Region | None, str]]]:
         """Of closed partitions, which see nothing from around them but what they are given."""
-        found: dict[Value, list[tuple[Region | None, str]]] = {}
+        passed: dict[Value, list[tuple[Region | None, str]]] = {}
         for group in module.warp_groups():
             owner, region = group.region.owner, group.region
             if _is_closed(region) and owner is not None:
                 arguments = re.findall(r"(%[\w$.-]+): ", region.header)
                 for argument, value in zip(arguments, owner.operands, strict=False):
-                    found[region.line, argument] = [(owner.parent, value)]
-        return found
+                    passed[region.line, argument] = [(owner.parent, value)]
+        return passed
 
     def _region_arguments(self) -> dict[Value, list[tuple[Region | None, str]]]:
         """What a loop carries (its value before the loop, what each iteration hands on), and what a branch passes."""
-        found: dict[Value, list[tuple[Region | None, str]]] = {}
+        by_argument: dict[Value, list[tuple[Region | None, str]]] = {}
 
         def add(region: Region, argument: str, source: Region | None, name: str) -> None:
-            found.setdefault((region.line, argument), []).append((source, name))
+            by_argument.setdefault((region.line, argument), []).append((source, name))
 
         for op in self._operations:
             if op.name in ("scf.for", "scf.while"):
@@ -196,7 +196,7 @@ class Dataflow:
                         names = re.findall(r"%[\w$.-]+(?:#\d+)?", passed)
                         for argument, name in zip(blocks[label].arguments, names, strict=False):
                             add(region, argument, region, name)
-        return found
+        return by_argument
 
     def _resolve(self, region: Region | None, name: str) -> Value:
         """The value that `name` means in a region: made there, or in the nearest region around it that makes one."""
@@ -218,13 +218,13 @@ class Dataflow:
     def _origins(self, value: Value, through: Callable[[Operation], bool] = lambda _: False) -> Iterator[Value]:
         """The values from which this one comes: through arguments, loops, branches, waits, copies, views of memory,
         and the first operand of the operations that `through` lets pass."""
-        seen: set[Value] = set()
+        visited: set[Value] = set()
         todo = [value]  # not by recursion: in an unrolled kernel thousands of values come one from another
         while todo:
             value = todo.pop()
-            if value in seen:
+            if value in visited:
                 continue
-            seen.add(value)
+            visited.add(value)
             sources = self._sources(value, through)
             if sources is None:
                 yield value[0], value[1].split("#")[0]
@@ -256,12 +256,12 @@ class Dataflow:
 
     def _constant(self, value: Value) -> int | None:
         """The number that a value always is; None if there is no such number."""
-        found = set()
+        numbers = set()
         for origin in self._origins(value):
             op = self._maker(origin)
             match = re.match(r" (-?\d+) : i\d+", op.rest) if op is not None and op.name == "arith.constant" else None
-            found.add(int(match.group(1)) if match else None)
-        return found.pop() if len(found) == 1 else None
+            numbers.add(int(match.group(1)) if match else None)
+        return numbers.pop() if len(numbers) == 1 else None
 
     def _named(self, *names: str) -> Iterator[Operation]:
         return (op for op in self._operations if op.name in names)
@@ -301,18 +301,18 @@ class Dataflow:
 
     def _find_contents(self) -> dict[Value, list[Operation]]:
         """Buffer in shared memory -> the operations that fill it."""
-        found: dict[Value, list[Operation]] = {}
+        contents: dict[Value, list[Operation]] = {}
         for op in self._named(COPY, ASYNC_COPY, *_STORES):
             place = -3 if op.name == COPY else 1
-            found.setdefault(self._root(self._operand(op, place)), []).append(op)
-        return found
+            contents.setdefault(self._root(self._operand(op, place)), []).append(op)
+        return contents
 
     def _name_mma(self, op: Operation) -> str:
         name = " @ ".join(self._content(self._operand(op, index)) for index in (0, 1))
         patterns = self._aliases.products.items()
         return next((alias for pattern, alias in patterns if fnmatchcase(name, pattern)), name)
 
-    def _content(self, value: Value, seen: frozenset[Value] = frozenset()) -> str:
+    def _content(self, value: Value, visited: frozenset[Value] = frozenset()) -> str:
         """What an MMA reads: what was loaded, or the variable that was computed."""
         names: dict[str, None] = {}
         for origin in self._origins(
@@ -321,13 +321,13 @@ class Dataflow:
             op = self._maker(origin)
             if op is not None and op.name in REGISTER_LOADS:
                 names[self.source(op)] = None
-            elif origin in self._contents and origin not in seen:
+            elif origin in self._contents and origin not in visited:
                 fills = self._contents[origin]
                 loads = [
                     fill for fill in fills if fill.name not in _STORES
                 ]  # what a loaded buffer is used for afterwards
                 names |= dict.fromkeys(
-                    self._content(self._operand(fill, 0), seen | {origin})
+                    self._content(self._operand(fill, 0), visited | {origin})
                     if fill.name in _STORES
                     else self.source(fill)
                     for fill in loads or fills
@@ -342,7 +342,7 @@ class Dataflow:
 
         A commit arrives for all MMAs that its warp group issued before.
         """
-        found: dict[Value, dict[str, None]] = {}
+        arriving: dict[Value, dict[str, None]] = {}
         for group in module.warp_groups():
             issued: dict[str, None] = {}
             for op in group.region.walk():
@@ -350,8 +350,8 @@ class Dataflow:
                     issued[self._mmas[id(op)]] = None
                 for stage_ring in self.arrives(op):
                     mmas = issued if op.name == COMMIT else [self._mmas[id(op)]]
-                    found.setdefault(stage_ring, {}).update(dict.fromkeys(mmas))
-        return found
+                    arriving.setdefault(stage_ring, {}).update(dict.fromkeys(mmas))
+        return arriving
 
     def _follow_queues(self, module: Module) -> tuple[dict[int, str], dict[int, int]]:
         """Wait -> the MMAs that it completes, along all ways on which a warp can come to it.
@@ -554,22 +554,22 @@ class Dataflow:
         """The stage ring that says that a load has arrived: TMA's barrier, or the buffer itself that cp.async fills."""
         return self.barrier(load) if load.name == COPY else self._root(self._operand(load, 1))
 
-    def _copies(self, operation: Operation, seen: set[int] | None = None) -> Iterator[Operation]:
+    def _copies(self, operation: Operation, visited: set[int] | None = None) -> Iterator[Operation]:
         """The copies behind the tokens of a wait for cp.async, in the order of the tokens, each once.
 
-        Tokens go through groups and other waits, and around loops; `seen`: the lines that were met.
+        Tokens go through groups and other waits, and around loops; `visited`: the lines that were met.
         """
-        seen = set() if seen is None else seen
+        visited = set() if visited is None else visited
         for index in range(len(operation.operands)):
             for origin in self._origins(self._operand(operation, index)):
                 op = self._maker(origin)
-                if op is None or op.line in seen:
+                if op is None or op.line in visited:
                     continue
-                seen.add(op.line)
+                visited.add(op.line)
                 if op.name == ASYNC_COPY:
                     yield op
                 else:
-                    yield from self._copies(op, seen)
+                    yield from self._copies(op, visited)
 
     def arrivals(self, operation: Operation) -> tuple[Value, int | None]:
         """The stage ring at which an operation arrives, and at which of its barriers, if that is a constant."""
@@ -596,11 +596,11 @@ class Dataflow:
         uses it.
         """
         loads = {(_line(op.parent), op.results[0]): op for op in self._named(*REGISTER_LOADS) if op.results}
-        found: dict[int, dict[str, None]] = {}
+        uses: dict[int, dict[str, None]] = {}
 
         def take(op: Operation, value: Value) -> None:
             if load := loads.pop(value, None):
-                found.setdefault(id(op), {})[self.source(load)] = None
+                uses.setdefault(id(op), {})[self.source(load)] = None
 
         read = [
             (op, self._resolve(op.parent, name))
@@ -613,7 +613,7 @@ class Dataflow:
         for op, value in read if loads else []:
             for origin in self._origins(value):
                 take(op, origin)
-        return found
+        return uses
 
     def leaves(self, wait: Operation) -> int | None:
         """How many MMAs of its own warp group a wait for an mbarrier leaves in flight; None if it waits for none."""
@@ -653,11 +653,11 @@ class Dataflow:
             key = self.source(op), ",".join(written(self._operand(op, index)) for index in addresses)
             branch = next((owner for owner in _around(op) if owner.name == "scf.if"), op)
             places.setdefault(key, set()).add(branch.line)
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for (source, _), lines in places.items():
             if len(lines) > 1:
-                found[source] = max(found.get(source, 0), len(lines))
-        return found
+                times[source] = max(times.get(source, 0), len(lines))
+        return times
 
     def uses(self, operation: Operation) -> tuple[str, ...]:
         """What was loaded into registers and is used here for the first time."""
@@ -666,39 +666,39 @@ class Dataflow:
     def fields(self, operation: Operation) -> dict[str, str]:
         """`operation`, and `product`, `buffer` and `state` as far as they apply."""
         name = operation.name
-        found = {"operation": name.rpartition(".")[2]}
+        fields = {"operation": name.rpartition(".")[2]}
         if name in MMAS:
-            found["product"] = self._mmas[id(operation)]
+            fields["product"] = self._mmas[id(operation)]
         elif self.completes(operation):
-            found["product"] = "+".join(self._arriving[self.barrier(operation)]) or "tcgen05"
+            fields["product"] = "+".join(self._arriving[self.barrier(operation)]) or "tcgen05"
         elif name == COMMIT:
             stage_rings = self.arrives(operation)
-            found["product"] = "+".join(mma for stage_ring in stage_rings for mma in self._arriving[stage_ring])
+            fields["product"] = "+".join(mma for stage_ring in stage_rings for mma in self._arriving[stage_ring])
         elif name in _TENSOR_MEMORY:
-            found["buffer"] = self._accumulated(operation)
+            fields["buffer"] = self._accumulated(operation)
         elif name == DOT_WAIT:
-            found["product"] = self._completed.get(id(operation)) or "wgmma"
+            fields["product"] = self._completed.get(id(operation)) or "wgmma"
         elif name == ASYNC_WAIT:
-            found["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
+            fields["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
         elif self.waits(operation) or self.signals(operation):
             stage_ring = self.barrier(operation)
             nameless = "barrier" if name in (WAIT, ARRIVE) else "all" if stage_ring in self._meetings else "turn"
             unknown = "+".join(self._arriving.get(stage_ring, ())) or nameless
-            found["buffer"], found["state"] = self._barriers.get(stage_ring, (unknown, ""))
+            fields["buffer"], fields["state"] = self._barriers.get(stage_ring, (unknown, ""))
         elif name == _ASSEMBLY:
-            found["buffer"] = "turn"  # a named barrier written in another way
+            fields["buffer"] = "turn"  # a named barrier written in another way
         elif name == "tt.extern_elementwise":
             symbol = re.search(r'symbol = "(?:__nv_)?(\w+)"', operation.rest)
-            found["operation"] = symbol.group(1) if symbol else "library function"
+            fields["operation"] = symbol.group(1) if symbol else "library function"
         elif name == "tt.atomic_rmw":
             kind = operation.rest.partition(",")[0].strip()
-            found |= {
+            fields |= {
                 "operation": {"fadd": "add", "exch": "exchange"}.get(kind, kind),
                 "buffer": self.source(operation),
             }
         elif operation.operands:
-            found["buffer"] = self.source(operation)
-        return found
+            fields["buffer"] = self.source(operation)
+        return fields
 
 
 def pendings(wait: Operation) -> int:

@@ -53,8 +53,8 @@ def levels_of_compiled(kernel: CompiledKernel) -> dict[str, list[Line]]:
 
     Raises `UsageError` if its machine code cannot be read.
     """
-    found = compiler.read_compiled(kernel)
-    return read_levels(found.texts, found.code, found.moved)
+    read_back = compiler.read_compiled(kernel)
+    return read_levels(read_back.texts, read_back.code, read_back.moved)
 
 
 def of_levels(kernel: str, target: str, levels: Mapping[str, Sequence[Line]], here: Path) -> KeptIr:
@@ -75,10 +75,10 @@ def read(path: Path) -> KeptIr:
             content = stream.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise UsageError(f"{path} is larger than {_LARGEST >> 20} MB: it is no IR of kperf")
-        found = KeptIr.model_validate_json(content)
-        found.lines()
+        kept = KeptIr.model_validate_json(content)
+        kept.lines()
     except FileNotFoundError:
         raise UsageError(f"{path} is missing: `kperf trace` writes it beside the timeline") from None
     except (OSError, EOFError, zlib.error, ValidationError, IndexError):
         raise UsageError(f"{path} is not the IR of a kernel that kperf wrote: trace the kernel again") from None
-    return found
+    return kept

@@ -66,7 +66,7 @@ def split_commas(text: str) -> list[str]:
 
 def tensor_types(text: str) -> list[TensorType]:
     """Every tensor and memory descriptor in a text, in order, those of descriptors of tensors left out."""
-    found = []
+    types = []
     for match in re.finditer(r"(?<![\w<])(?:tensor|!ttg\.memdesc)<", text):
         depth, end = 1, match.end()
         while end < len(text) and depth:
@@ -78,8 +78,8 @@ def tensor_types(text: str) -> list[TensorType]:
             shape = tuple(int(length) for length in shaped[1].split("x") if length)
             whole = inner[-1] if re.fullmatch(r"\d+(x\d+)*", inner[-1]) else ""
             allocated = tuple(map(int, whole.split("x"))) if whole else ()
-            found.append(TensorType(shape, shaped[2], inner[1] if len(inner) > 1 else "", allocated))
-    return found
+            types.append(TensorType(shape, shaped[2], inner[1] if len(inner) > 1 else "", allocated))
+    return types
 
 
 class Layouts:
@@ -171,9 +171,9 @@ def _remapped(layout: str, shape: tuple[int, ...], places: Coordinates) -> Coord
         return None
     offset = np.zeros(shape, dtype=np.int64)
     offset[tuple(at.T)] = np.arange(len(at))
-    found: Coordinates = offset[tuple(np.moveaxis(places, -1, 0))]
+    offsets: Coordinates = offset[tuple(np.moveaxis(places, -1, 0))]
     pairs = [(int(every), int(more)) for every, more in re.findall(r"(\d+):\+(\d+)", layout)]
-    return found + sum((found // every * more for every, more in pairs), np.zeros_like(found))
+    return offsets + sum((offsets // every * more for every, more in pairs), np.zeros_like(offsets))
 
 
 def _bases(layout: str, name: str) -> list[list[int]] | None:
@@ -181,7 +181,7 @@ def _bases(layout: str, name: str) -> list[list[int]] | None:
     match = re.search(rf"\b{name} = (\[\]|\[\[.*?\]\])", layout)
     if match is None:
         return None
-    return [[int(n) for n in re.findall(r"\d+", one)] for one in re.findall(r"\[([\d, ]+)\]", match[1])]
+    return [[int(n) for n in re.findall(r"\d+", vector)] for vector in re.findall(r"\[([\d, ]+)\]", match[1])]
 
 
 def _spanned(bases: list[list[int]], rank: int) -> Coordinates:
@@ -193,11 +193,11 @@ def _spanned(bases: list[list[int]], rank: int) -> Coordinates:
 
 
 def _parameters(layout: str) -> dict[str, list[int]]:
-    found = {}
+    parameters = {}
     for name, value in _LIST.findall(layout):
         numbers = [int(number) for number in re.findall(r"-?\d+", value)]
-        found[name] = numbers if numbers else [int(value == "true")]
-    return found
+        parameters[name] = numbers if numbers else [int(value == "true")]
+    return parameters
 
 
 @cache

@@ -65,10 +65,10 @@ def read_levels(texts: Mapping[str, str], code: MachineCode | None, moved: Moved
         "ptx": partial(_assembly, "//"),
         "gcn": partial(_assembly, ";"),
     }
-    found = {level: _moved(readers[level](texts[level]), moved) for level in LEVELS if level in texts}
+    levels = {level: _moved(readers[level](texts[level]), moved) for level in LEVELS if level in texts}
     if code is not None:
-        found["sass"] = _with_calls(_sass(code), found.get("ptx", ()))
-    return {level: found[level] for level in LEVELS if level in found}
+        levels["sass"] = _with_calls(_sass(code), levels.get("ptx", ()))
+    return {level: levels[level] for level in LEVELS if level in levels}
 
 
 def _moved(lines: list[Line], moved: Moved) -> list[Line]:
@@ -154,11 +154,11 @@ def _joined(folder: str, name: str) -> str:
 
 
 def _sass(code: MachineCode) -> list[Line]:
-    end = next((n for n, one in enumerate(reversed(code.instructions)) if one.opcode != "NOP"), 0)  # it is padded
-    return [
-        Line(f"{one.address:04x}  {f'{one.predicate} {one.opcode} {one.operands}'.strip()}", one.frames)
-        for one in code.instructions[: len(code.instructions) - end]
-    ]
+    """Without the instructions that it is padded with."""
+    padding = next((n for n, last in enumerate(reversed(code.instructions)) if last.opcode != "NOP"), 0)
+    instructions = code.instructions[: len(code.instructions) - padding]
+    words = (f"{i.predicate} {i.opcode} {i.operands}".strip() for i in instructions)
+    return [Line(f"{i.address:04x}  {text}", i.frames) for i, text in zip(instructions, words, strict=True)]
 
 
 def _with_calls(sass: list[Line], ptx: Iterable[Line]) -> list[Line]:
@@ -166,7 +166,7 @@ def _with_calls(sass: list[Line], ptx: Iterable[Line]) -> list[Line]:
     ways: dict[tuple[str, int], set[tuple[Frame, ...]]] = defaultdict(set)
     for line in ptx:
         if line.frames:
-            ways[line.frames[0].file, line.frames[0].line].add(tuple(replace(one, column=0) for one in line.frames))
+            ways[line.frames[0].file, line.frames[0].line].add(tuple(replace(frame, column=0) for frame in line.frames))
     return [
         replace(line, frames=next(iter(way)))
         if len(line.frames) == 1 and len(way := ways[line.frames[0].file, line.frames[0].line]) == 1

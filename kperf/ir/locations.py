@@ -125,18 +125,18 @@ def split(text: str) -> tuple[list[str], list[Location | None]]:
     aliases = {match[1]: match[2] for line in lines if (match := _ALIAS.match(line))}
     known: dict[str, Location] = {}
     bare: list[str] = []
-    found: list[Location | None] = []
+    locations: list[Location | None] = []
     for line in lines:
         if _ALIAS.match(line):
             bare.append("")
-            found.append(None)
+            locations.append(None)
             continue
         without, last = _without(line)
         bare.append(without)
         if last is not None and last not in known:
             known[last] = read(last, aliases)
-        found.append(None if last is None else known[last])
-    return bare, found
+        locations.append(None if last is None else known[last])
+    return bare, locations
 
 
 def read(text: str, aliases: Mapping[str, str] | None = None) -> Location:
@@ -274,7 +274,7 @@ def quoted(text: str) -> str:
 
 def unescaped(text: str) -> str:
     """What a string in LLVM's assembly says, without its quotes: bytes outside of ASCII are three octal digits."""
-    return _of_bytes(_OCTAL.sub(lambda one: one[1] if len(one[1]) == 1 else chr(int(one[1], 8)), text))
+    return _of_bytes(_OCTAL.sub(lambda match: match[1] if len(match[1]) == 1 else chr(int(match[1], 8)), text))
 
 
 def _of_bytes(text: str) -> str:

@@ -44,7 +44,10 @@ class MachineCode:
         """The same code with its lines of source where they stand now."""
         if not moved.lines:
             return self
-        instructions = tuple(replace(one, frames=tuple(map(moved.frame, one.frames))) for one in self.instructions)
+        instructions = tuple(
+            replace(instruction, frames=tuple(map(moved.frame, instruction.frames)))
+            for instruction in self.instructions
+        )
         return MachineCode(instructions, self.loops)
 
     def depth(self, instruction: Instruction) -> int:
@@ -80,11 +83,11 @@ def read_machine_code(listing: str, function: str | None = None) -> MachineCode:
 
 def _loops(instructions: list[Instruction], labels: dict[str, int]) -> tuple[tuple[int, int], ...]:
     """Where a branch goes back; branches to one place are one loop. A branch to itself, after the end, is none."""
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for instruction in instructions:
         target = _TARGET.search(instruction.operands)
         if instruction.opcode.split(".")[0] in _BRANCHES and target and target[1] in labels:
             first = labels[target[1]]
             if first < instruction.address:
-                found[first] = max(found.get(first, 0), instruction.address)
-    return tuple(sorted(found.items()))
+                ends[first] = max(ends.get(first, 0), instruction.address)
+    return tuple(sorted(ends.items()))

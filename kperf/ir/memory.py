@@ -36,7 +36,7 @@ def _listens(op: Operation) -> bool:
 def write_only(module: Module) -> set[str]:
     """Pointer arguments through which the kernel only stores, by name without `%`; none where that is not sure."""
     values = Values(module)
-    pointers = {one.name.removeprefix("%") for one in arguments_of(module) if "!tt.ptr" in one.type}
+    pointers = {argument.name.removeprefix("%") for argument in arguments_of(module) if "!tt.ptr" in argument.type}
     read: set[str] = set()
     stored: set[str] = set()
     for op in module.walk():

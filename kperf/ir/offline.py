@@ -135,11 +135,11 @@ def noted_launches(arch: Arch = H200.arch) -> Iterator[list[Launch]]:
 
     Afterwards a GPU's launches are compiled and tuned as if nothing had been: the list alone has what was compiled.
     """
-    found: dict[str, Launch] = {}
+    by_hash: dict[str, Launch] = {}
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
-            found.setdefault(kernel.hash, Launch(kernel, call.grid))
+            by_hash.setdefault(kernel.hash, Launch(kernel, call.grid))
             call()
 
         return noted
@@ -149,7 +149,7 @@ def noted_launches(arch: Arch = H200.arch) -> Iterator[list[Launch]]:
         with driver_in_place(Driver(arch, next(_own_devices))), own_tuning(), intercepted_launches(note):
             yield launches
     finally:
-        launches += found.values()
+        launches += by_hash.values()
 
 
 def launched_by(script: Path, arguments: Sequence[str], arch: Arch = H200.arch) -> list[Launch]:

@@ -55,8 +55,8 @@ def _blocks(listing: str) -> tuple[list[_Block], dict[str, int]]:
                 blocks[-1].following.append(len(blocks))
                 blocks.append(_Block())
             labels[label[1]] = len(blocks) - 1
-        elif found := _INSTRUCTION.search(line):
-            text, predicate, name = found[1], found[2], found[3]
+        elif match := _INSTRUCTION.search(line):
+            text, predicate, name = match[1], match[2], match[3]
             blocks[-1].lines.append(text)
             if name not in _JUMPS and name not in _ENDS:
                 continue
@@ -73,14 +73,14 @@ def _blocks(listing: str) -> tuple[list[_Block], dict[str, int]]:
 
 def _reached(following: Sequence[Sequence[int]], start: list[int], until: int | None = None) -> set[int]:
     """Blocks that are reached from some, themselves included, without going on from `until`."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = list(start)
     while waiting:
         number = waiting.pop()
-        if number not in seen:
-            seen.add(number)
+        if number not in visited:
+            visited.add(number)
             waiting += [] if number == until else following[number]
-    return seen
+    return visited
 
 
 def _text(blocks: list[_Block], chosen: set[int]) -> str:

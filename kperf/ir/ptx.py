@@ -119,10 +119,10 @@ def _head(text: str) -> tuple[str, dict[str, str]]:
         declaration = " ".join(statement.split())
         if not declaration:
             continue
-        found = _PROTOTYPE.match(declaration) or _DECLARATION.match(declaration)
-        if found is None:
+        match = _PROTOTYPE.match(declaration) or _DECLARATION.match(declaration)
+        if match is None:
             raise UsageError(f"its PTX declares what is not understood: {declaration[:60]}")
-        declarations[found["name"]] = declaration
+        declarations[match["name"]] = declaration
     return _one_line(first[0]), declarations
 
 

@@ -36,18 +36,18 @@ def producers(code: MachineCode, address: int, opcodes: tuple[str, ...]) -> list
     waiting = code.instructions[place]
     follows_copies = place > 0 and code.instructions[place - 1].opcode.startswith("DEPBAR")
     if waiting.opcode.startswith("DEPBAR") or (follows_copies and waiting.opcode.startswith("BAR")):
-        copies = [one for one in code.instructions if one.opcode.startswith("LDGSTS")]
+        copies = [each for each in code.instructions if each.opcode.startswith("LDGSTS")]
         return copies if "LDGSTS" in opcodes else []
     wanted = _used(waiting)
-    found = []
+    loads = []
     for before in _backwards(code, place):
         written = _written(before)
         if written & wanted and before.opcode.split(".")[0] in opcodes:
-            found.append(before)
+            loads.append(before)
         wanted -= written
         if not wanted:
             break
-    return found
+    return loads
 
 
 def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
@@ -55,9 +55,9 @@ def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
     here = code.instructions[place].address
     around = [loop for loop in code.loops if loop[0] <= here <= loop[1]]
     first, last = max(around, default=(-1, -1))
-    yield from (one for one in code.instructions[:place][::-1] if one.address >= first)
-    yield from (one for one in code.instructions[place:][::-1] if one.address <= last)
-    yield from (one for one in code.instructions[:place][::-1] if one.address < first)
+    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address >= first)
+    yield from (instruction for instruction in code.instructions[place:][::-1] if instruction.address <= last)
+    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address < first)
 
 
 def _used(instruction: Instruction) -> set[_Register]:

@@ -32,10 +32,10 @@ def traffic(operation: Operation, argument: str) -> Traffic | None:
     if operation.name not in _LOADS | _STORES:
         return None
     patterns = [_VALUES] if operation.name.startswith("amdg.") else [_DESCRIPTOR, _POINTERS]
-    found = next((match for pattern in patterns if (match := pattern.search(operation.rest))), None)
-    if found is None:
+    first = next((match for pattern in patterns if (match := pattern.search(operation.rest))), None)
+    if first is None:
         return None
-    shape, bits = found.groups()
+    shape, bits = first.groups()
     size = math.prod(int(length) for length in (shape or "").split("x") if length) * max(int(bits), 8) // 8
     loads = operation.name in _LOADS
     return Traffic(argument, size if loads else 0, 0 if loads else size)

@@ -204,8 +204,8 @@ class Module:
 
     def descriptor_boxes(self) -> list[tuple[tuple[int, int], str]]:
         """((rows, columns), element type) of each tensor-descriptor argument, in order."""
-        found = re.findall(r"%[\w$.-]+: !tt\.tensordesc<(?:tensor<)?(\d+)x(\d+)x(\w+)", self.function.rest)
-        return [((int(rows), int(columns)), dtype) for rows, columns, dtype in found]
+        boxes = re.findall(r"%[\w$.-]+: !tt\.tensordesc<(?:tensor<)?(\d+)x(\d+)x(\w+)", self.function.rest)
+        return [((int(rows), int(columns)), dtype) for rows, columns, dtype in boxes]
 
 
 Graph = dict[int, tuple[Operation, ...]]

@@ -92,13 +92,13 @@ class Argument:
 def arguments_of(module: Module) -> list[Argument]:
     """The arguments of the module's function, in order."""
     inside = module.function.rest.partition("(")[2].rpartition(" attributes ")[0] or module.function.rest
-    found = []
+    arguments = []
     for part in split_commas(inside):
         match = re.match(r"(%[\w$.-]+): (\S.*?)(?: \{(.*)\})?\)?$", part)
         if match is not None:
             divisible = re.search(r"tt\.divisibility = (\d+)", match[3] or "")
-            found.append(Argument(match[1], match[2], divisible is not None and int(divisible[1]) % 16 == 0))
-    return found
+            arguments.append(Argument(match[1], match[2], divisible is not None and int(divisible[1]) % 16 == 0))
+    return arguments
 
 
 def inner_strides(module: Module) -> dict[str, str]:
@@ -108,7 +108,7 @@ def inner_strides(module: Module) -> dict[str, str]:
     and strides in 64 bits, whether NaN pads (from 3.7 on, whether tf32 is rounded), shape in 32 bits, strides again.
     """
     arguments = arguments_of(module)
-    kinds = "".join("p" if "!tt.ptr" in one.type else _LETTERS.get(one.type, "-") for one in arguments)
+    kinds = "".join("p" if "!tt.ptr" in argument.type else _LETTERS.get(argument.type, "-") for argument in arguments)
     return {
         arguments[match.start() + 2 * rank].name.removeprefix("%"): arguments[match.start()].name.removeprefix("%")
         for rank in range(1, _MOST_DIMENSIONS + 1)
@@ -131,7 +131,7 @@ class Values:
             for result in op.results:
                 self._made[_line(op.parent), result] = op
             if op.name in ("scf.for", "scf.while"):
-                self._carried |= {(region.line, name): one for region, name, one in _carried_by(op)}
+                self._carried |= {(region.line, name): carried for region, name, carried in _carried_by(op)}
         self._arguments = {argument.name: argument for argument in arguments_of(module)}
         self._sampled = {
             name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
@@ -155,27 +155,27 @@ class Values:
 
         Of operations named in `until` the operands are not followed.
         """
-        found: dict[int, Operation] = {}
-        seen: set[tuple[int, str]] = set()
+        by_line: dict[int, Operation] = {}
+        visited: set[tuple[int, str]] = set()
         todo = [(operation.parent, operation.operands[index])] if index < len(operation.operands) else []
         while todo:
             region, name = todo.pop()
             key = self._resolve(region, name)
-            if key in seen:
+            if key in visited:
                 continue
-            seen.add(key)
+            visited.add(key)
             carried = self._carried.get(key)
             op = carried.loop if carried is not None else self._made.get(key)
             if op is None:
                 continue
-            found[op.line] = op
+            by_line[op.line] = op
             if carried is not None:
                 todo += [carried.first, *([carried.later] if carried.later is not None else [])]
             elif op.name not in until:
                 todo += [(op.parent, operand) for operand in op.operands]
                 ends = [(each, each.operations[-1]) for each in op.regions if each.operations]
                 todo += [(each, operand) for each, end in ends for operand in end.operands]
-        return list(found.values())
+        return list(by_line.values())
 
     def is_in(self, address: Value, pointer: str) -> bool:
         """Whether an address lies in the tensor of a pointer argument, which is far from all others."""
@@ -206,7 +206,7 @@ class Values:
             else:
                 begun.add(known)
                 self._found[known] = None  # of what depends on itself nothing is known
-                todo += [one for need in self._needs(*known) if (one := self._named(*need)) not in self._found]
+                todo += [key for need in self._needs(*known) if (key := self._named(*need)) not in self._found]
         return self._found[asked]
 
     def _named(self, region: Region | None, name: str) -> tuple[tuple[int, str], int]:
@@ -270,8 +270,8 @@ class Values:
         if numbers is None or numbers.size > _LARGEST:
             return None
         spread = op.name not in _SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
-        found = joined(numbers, values)
-        return replace(found, scattered=True) if spread else found
+        result = joined(numbers, values)
+        return replace(result, scattered=True) if spread else result
 
     def _data(self, op: Operation) -> Value | None:
         """What is read from memory: any byte, or any large integer, and no float."""

@@ -290,8 +290,9 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from sampled CTAs, and the others from all "
-        f"CTAs. Events change the time of the launch that --ctas auto reads by {_mean(read):.1%} on average, "
+        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from sampled CTAs, and "
+        f"{len(read) - count} from all CTAs. Events change the time of the launch that --ctas auto "
+        f"reads by {_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -334,7 +335,10 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     if launches:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
-        lines.append(f"Each change compares the median time of {counts} launches with events and of as many without.")
+        lines.append(
+            f"Each change compares the median time of {counts} launches with events and of as many "
+            "launches without events."
+        )
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:

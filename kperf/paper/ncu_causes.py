@@ -28,8 +28,8 @@ class Cause:
 _LOADS = Cause("CPIStall", "L1TEX", "warps wait for what they load")
 _LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "warps wait at the barrier until a tile has arrived"))
 _COALESCED = (
-    Cause("UncoalescedGlobalAccess", "", "it counts the excess sectors"),
-    Cause("MemoryCacheAccessPattern", "global", "it counts how many bytes of a sector are used"),
+    Cause("UncoalescedGlobalAccess", "", "the rule counts the excess sectors"),
+    Cause("MemoryCacheAccessPattern", "global", "the rule counts how many bytes of a sector are used"),
 )
 _NARROW = (Cause("CPIStall", r"\bLG\b|local and global", "too many memory instructions fill their queue"),)
 _EXCHANGE = (
@@ -39,12 +39,12 @@ _EXCHANGE = (
     Cause("UncoalescedSharedAccess", "", "warps exchange data through shared memory"),
 )
 _FEW_WARPS = (
-    Cause("TheoreticalOccupancy", "", "it says what limits the warps of an SM"),
-    Cause("AchievedOccupancy", "", "it says that an SM has fewer warps than it could"),
+    Cause("TheoreticalOccupancy", "", "the rule says what limits the warps of an SM"),
+    Cause("AchievedOccupancy", "", "the rule says that an SM has fewer warps than it could"),
 )
 _FMA = (
-    Cause("HighPipeUtilization", r"\bFMA", "it names the pipeline that works in place of the tensor cores"),
-    Cause("FPInstructions", "", "it counts the instructions that work in place of the tensor cores"),
+    Cause("HighPipeUtilization", r"\bFMA", "the rule names the pipeline that works in place of the tensor cores"),
+    Cause("FPInstructions", "", "the rule counts the instructions that work in place of the tensor cores"),
 )
 
 CAUSES: dict[str, tuple[Cause, ...]] = {
@@ -52,8 +52,8 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("CPIStall", r"\bLG\b|local and global", "atomics fill the queue of memory instructions"),
     ),
     "bank-conflicts": (
-        Cause("SharedMemoryConflicts", "", "it counts the conflicts"),
-        Cause("UncoalescedSharedAccess", "", "it counts the excess wavefronts"),
+        Cause("SharedMemoryConflicts", "", "the rule counts the conflicts"),
+        Cause("UncoalescedSharedAccess", "", "the rule counts the excess wavefronts"),
     ),
     "conversion-in-loop": _EXCHANGE,
     "debug-in-kernel": (Cause("CPIStall", "barrier", "warps wait at the barrier that was left in the kernel"),),
@@ -64,19 +64,19 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
     "float64": (
-        Cause("HighPipeUtilization", "FP64", "it names the pipeline of float64"),
-        Cause("SOLFPRoofline", "FP64|double", "it says how much of the work is in float64"),
-        Cause("FPInstructions", "FP64|double", "it counts instructions of float64"),
+        Cause("HighPipeUtilization", "FP64", "the rule names the pipeline of float64"),
+        Cause("SOLFPRoofline", "FP64|double", "the rule says how much of the work is in float64"),
+        Cause("FPInstructions", "FP64|double", "the rule counts instructions of float64"),
     ),
-    "idle-threads": (Cause("ThreadDivergence", "", "it counts the threads of a warp that work"),),
-    "launch-too-small": (Cause("LaunchConfiguration", "grid", "it compares the grid with the SMs"),),
+    "idle-threads": (Cause("ThreadDivergence", "", "the rule counts the threads of a warp that work"),),
+    "launch-too-small": (Cause("LaunchConfiguration", "grid", "the rule compares the grid with the SMs"),),
     "loads-not-pipelined": _LONGER_WAITS,
     "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "the instructions of a division run on this pipeline"),),
     "low-occupancy": _FEW_WARPS,
     "mask-stops-vectors": _NARROW,
     "narrow-access": (*_NARROW, *_COALESCED),
     "random-numbers": (
-        Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of Philox's integer arithmetic"),
+        Cause("HighPipeUtilization", r"ALU|FMA", "the rule names the pipeline of Philox's integer arithmetic"),
     ),
     "reduction-in-loop": _EXCHANGE,
     "register-spills": (
@@ -84,8 +84,12 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
     ),
     "scalar-loop": (_LOADS, *_COALESCED),
+    "scan-by-hand": (
+        Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of the triangle's selections and additions"),
+        Cause("CPIStall", "MIO|short scoreboard", "each prefix's reduction shuffles elements through this queue"),
+    ),
     "slow-math": (
-        Cause("HighPipeUtilization", "highest-utilized", "it names the pipeline that the function fills"),
+        Cause("HighPipeUtilization", "highest-utilized", "the rule names the pipeline that the function fills"),
         Cause("CPIStall", "math pipe", "warps wait for the pipeline that the function fills"),
     ),
     "too-few-stages": _LONGER_WAITS,
@@ -97,17 +101,20 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
+    "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "int64-index": "no rule looks at the width of indices",
     "masked-tiles": "no rule knows which results a mask removes",
+    "needless-atomics": "no rule knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule knows which CTAs share a sum",
     "padded-tile": "no rule knows which results a mask removes",
-    "program-order": "no rule compares the order of CTAs with another one",
+    "program-order": "no rule compares the order of CTAs with another order",
     "recompiled-often": "a kernel is compiled before it runs",
     "redundant-load": "a second load of an address looks like the first",
+    "repeated-launch": "a profile of a launch does not show what other launches read and write again",
     "small-tile": "no rule knows the size of an MMA's tile",
     "stages-do-not-fit": "the GPU refuses the launch, so there is nothing to profile",
     "tma-unused": "no rule compares a load with a load by TMA",
-    "wgmma-unused": "no rule compares the instruction of an MMA with a faster one",
+    "wgmma-unused": "no rule compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule knows the dtype that operands had",
 }
 """Fault -> why no rule of ncu names it."""

@@ -194,8 +194,8 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         command="proof",
     )
     for title, part in _parts(found, known=not names):
-        title = f"{title} under kperf diagnose --try; {part.stamp}"
-        console.print(_table(title, HEAD, map(cells, in_order(part.rows))))
+        heading = f"{title} under kperf diagnose --try; {part.stamp}"
+        console.print(_table(heading, HEAD, map(cells, in_order(part.rows))))
         if made_slower := slower(part.rows):
             console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
         for line in said(part.rows):
@@ -384,7 +384,7 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     faults = agreeing(len(faulty), "fault and its line", "faults and their lines")
     lines = [
         f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} {faults}: the first finding "
-        f"names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
+        f"names {ranks[1]}, the second names {ranks[2]}{_named('; neither names the faults of', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
@@ -470,8 +470,8 @@ def _instead(row: ProofRow) -> str:
     """What is found of a kernel before its fault, or in its place."""
     found = [f"{one.id} at line {one.source.line}" for kernel in row.kernels for one in kernel.findings]
     if row.rank is not None:
-        return f"place {row.rank} after {' and '.join(found[: row.rank - 1])}"
-    return f"found is {' and '.join(found[:3])}" if found else row.why or "nothing is found"
+        return f"finding {row.rank}, after {' and '.join(found[: row.rank - 1])}"
+    return f"kperf reports {' and '.join(found[:3])}" if found else row.why or "kperf reports nothing"
 
 
 def _is_inside(row: ProofRow) -> bool:

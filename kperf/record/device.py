@@ -2,7 +2,6 @@
 
 import fcntl
 import functools
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -21,8 +20,7 @@ import triton
 
 from kperf.console import complain
 from kperf.errors import UsageError
-from kperf.record import machine as doctor
-from kperf.record import rocm
+from kperf.record import machine, rocm
 from kperf.record.commit import git_commit
 from kperf.record.store import DeviceState, Environment
 
@@ -58,7 +56,7 @@ _THROTTLE_REASONS = {
 @functools.cache
 def why_static() -> str | None:
     """None if the kernels can be measured on this machine, else one sentence that says why not."""
-    return doctor.why_not_measured(doctor.probe())
+    return machine.why_not_measured(machine.probe())
 
 
 def why_not_timed() -> str | None:
@@ -270,8 +268,8 @@ def environment() -> Environment:
         torch=torch.__version__,
         triton=triton.__version__,
         cudnn=_cudnn(),
-        fa3_fwd=_version("fa3-fwd"),
-        flash_attn=_version("flash-attn"),
+        fa3_fwd=machine.version("fa3-fwd"),
+        flash_attn=machine.version("flash-attn"),
         python=platform.python_version(),
         platform=platform.platform(),
         image=os.environ.get("KPERF_IMAGE_ID"),
@@ -312,13 +310,6 @@ def _by_nvml() -> dict[str, Any]:
 def now() -> str:
     """UTC time to the second, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return str(importlib.metadata.version(distribution))
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def nvml_handle() -> Any:

@@ -105,12 +105,12 @@ def from_json_once(data: bytes) -> Any:
         raise ValueError(f"{name} is not JSON")
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise RepeatedKeyError(f"{json.dumps(twice)} stands twice in one object")
-        return found
+        return content
 
     try:
         return json.loads(data.decode(), object_pairs_hook=each_once, parse_constant=no_number)

@@ -70,7 +70,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether something can run here; `why` is a sentence with the mend, or a warning where it can."""
+    """Whether something can run here; `why` is a sentence with the fix, or a warning where it can."""
 
     what: str
     possible: bool
@@ -78,7 +78,7 @@ class Verdict:
 
 
 def why_not_measured(machine: Machine) -> str | None:
-    """None if kernels can be measured on this machine, else the first reason, one sentence with the mend."""
+    """None if kernels can be measured on this machine, else the first reason, one sentence with the fix."""
     return (
         machine.why_no_compiler
         or machine.why_no_cuda
@@ -116,12 +116,12 @@ def diagnose(machine: Machine) -> list[Verdict]:
 def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
-    runtime = _version("nvidia-cuda-runtime")
+    runtime = version("nvidia-cuda-runtime")
     stack = look()
     return Machine(
         in_container="KPERF_IN_CONTAINER" in os.environ,
         python=platform.python_version(),
-        packages={"torch": stack.torch, "triton": stack.triton, "fa3-fwd": _version("fa3-fwd")},
+        packages={"torch": stack.torch, "triton": stack.triton, "fa3-fwd": version("fa3-fwd")},
         pinned=_pinned(),
         driver=driver,
         driver_cuda=driver_cuda,
@@ -158,8 +158,8 @@ def _why_old_driver(machine: Machine) -> str | None:
     if have is None or need is None or have[0] >= need[0]:
         return None
     branch = _DRIVER_OF_CUDA.get(need[0])
-    mend = f"install driver {branch} or newer" if branch else "install a newer driver"
-    return f"driver {machine.driver} runs CUDA {_dotted(have)} and the wheels need {_dotted(need)}: {mend}"
+    fix = f"install driver {branch} or newer" if branch else "install a newer driver"
+    return f"driver {machine.driver} runs CUDA {_dotted(have)} and the wheels need {_dotted(need)}: {fix}"
 
 
 def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
@@ -176,9 +176,9 @@ def _warnings(machine: Machine) -> str:
     gpu = machine.gpus[0]
     warnings = [*machine.warnings]
     warnings += [
-        f"{name} is {found}, not the {machine.pinned[name]} of the record"
-        for name, found in machine.packages.items()
-        if found and name in machine.pinned and found.partition("+")[0] != machine.pinned[name]
+        f"{name} is {installed}, not the {machine.pinned[name]} of the record"
+        for name, installed in machine.packages.items()
+        if installed and name in machine.pinned and installed.partition("+")[0] != machine.pinned[name]
     ]
     if gpu.mig:
         warnings.append("MIG is on: a slice is measured, not the whole GPU")
@@ -224,7 +224,7 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     names = [name.strip() for name in chosen.split(",")]
     if all(name.startswith("GPU-") for name in names):
         named = ([gpu for gpu in gpus if f"GPU-{gpu.uuid}".startswith(name)] for name in names)
-        return tuple(gpu for found in takewhile(bool, named) for gpu in found)
+        return tuple(gpu for named_alike in takewhile(bool, named) for gpu in named_alike)
     return gpus
 
 
@@ -320,8 +320,8 @@ def _why_no_overrides(triton: str | None, root: Path) -> str | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if made_for != triton:
-            mend = "install the locked wheels (`make setup`)"
-            return f"the overrides are for Triton {made_for} and this is {triton}: {mend}"
+            fix = "install the locked wheels (`make setup`)"
+            return f"the overrides are for Triton {made_for} and this is {triton}: {fix}"
     return None
 
 
@@ -336,7 +336,8 @@ def _pinned() -> dict[str, str]:
     return {name: versions[name] for name in PINNED if name in versions}
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
+    """Of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

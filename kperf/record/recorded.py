@@ -17,7 +17,7 @@ from kperf.record.store import RECORDED
 
 
 def damage(results: Path) -> str | None:
-    """What is wrong with the first recorded file in `results` that was cut as it was copied; a sentence with the mend.
+    """What is wrong with the first recorded file in `results` that was cut as it was copied; a sentence with the fix.
 
     That is one which is empty, or the beginning of the recorded one (records may end after any line: those are older).
     """
@@ -25,17 +25,17 @@ def damage(results: Path) -> str | None:
     if not damaged:
         return None
     others = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
-    return f"{results / damaged[0]} is empty or cut short{others}: {_mend(results)}"
+    return f"{results / damaged[0]} is empty or cut short{others}: {_fix(results)}"
 
 
-def _mend(results: Path) -> str:
+def _fix(results: Path) -> str:
     if results.resolve() == RECORDED:
         return "`git checkout -- results` restores it"
     return f"`python -m kperf restore --results {shell_word(results)}` puts the recorded ones back"
 
 
 def _damaged(results: Path) -> list[Path]:
-    found = []
+    damaged = []
     for name in files_below(RECORDED):
         path, here = RECORDED / name, results / name
         if not here.is_file() or here.stat().st_size >= path.stat().st_size:
@@ -43,8 +43,8 @@ def _damaged(results: Path) -> list[Path]:
         content = here.read_bytes()
         whole_lines = path.suffix == ".jsonl" and content.endswith(b"\n")
         if path.read_bytes().startswith(content) and not whole_lines:
-            found.append(name)
-    return found
+            damaged.append(name)
+    return damaged
 
 
 def restore(results: Path) -> list[str]:

@@ -17,7 +17,7 @@ _REINSTALL = "`pip install --force-reinstall torch`"
 
 @dataclass(frozen=True)
 class Stack:
-    """What `torch/version.py` and `triton/__init__.py` say; None for what is not installed or not said.
+    """What `torch/version.py` and `triton/__init__.py` say; None for what is not installed or not stated.
 
     `cuda`, `hip`: for which version of CUDA or ROCm torch is built. `tritons`: name and version of each distribution
     that brings the folder `triton`; there is none of a Triton that was built in place.
@@ -30,7 +30,7 @@ class Stack:
     tritons: tuple[str, ...] = ()
 
     def why_no_compiler(self) -> str | None:
-        """None if kernels can be compiled, else the first reason, one sentence with the mend."""
+        """None if kernels can be compiled, else the first reason, one sentence with the fix."""
         if self.torch is None:
             return why_missing("torch")
         if self.triton is None:
@@ -41,8 +41,8 @@ class Stack:
                 f"{' and '.join(self.tritons)} have overwritten files of each other: "
                 f"run `pip uninstall {' '.join(names)}`, then {_REINSTALL}"
             )
-        found = re.match(r"(\d+)\.(\d+)", self.triton)
-        if found and (int(found[1]), int(found[2])) < OLDEST_TRITON:
+        version = re.match(r"(\d+)\.(\d+)", self.triton)
+        if version and (int(version[1]), int(version[2])) < OLDEST_TRITON:
             return (
                 f"triton {self.triton} is older than 3.6, the first whose events are read: install torch 2.10 or newer"
             )
@@ -96,21 +96,21 @@ def _constants(path: Path) -> dict[str, str]:
         statements = ast.parse(path.read_text()).body
     except (OSError, ValueError, SyntaxError):
         return {}
-    found = {}
+    constants = {}
     for statement in statements:
         match statement:
             case ast.Assign([ast.Name(name)], ast.Constant(str(text))):
-                found[name] = text
+                constants[name] = text
             case ast.AnnAssign(ast.Name(name), _, ast.Constant(str(text))):
-                found[name] = text
-    return found
+                constants[name] = text
+    return constants
 
 
 def _that_bring(triton: Path) -> set[str]:
     """The distributions whose files are those of this very folder: they lie beside it. Of others nothing is read."""
-    found = set()
+    packages = set()
     for folder in triton.parent.glob("*[tT][rR][iI][tT][oO][nN]*.dist-info"):
-        one = importlib.metadata.Distribution.at(folder)
-        if any(file.as_posix() == "triton/__init__.py" for file in one.files or ()):
-            found.add(f"{one.name} {one.version}")
-    return found
+        package = importlib.metadata.Distribution.at(folder)
+        if any(file.as_posix() == "triton/__init__.py" for file in package.files or ()):
+            packages.add(f"{package.name} {package.version}")
+    return packages

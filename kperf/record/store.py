@@ -124,7 +124,7 @@ def a_line_each(records: TypeAdapter[_Record], schema: int = SCHEMA) -> Layout[_
     return Layout(
         schema,
         lambda line: [records.validate_python(line)],
-        lambda found: [record.model_dump_json() for record in found],
+        lambda points: [record.model_dump_json() for record in points],
     )
 
 
@@ -293,7 +293,7 @@ def _too_large(value: Any) -> int | None:
     """A whole number in it that is no 64-bit one."""
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
-        return next((found for part in parts if (found := _too_large(part))), None)
+        return next((number for part in parts if (number := _too_large(part))), None)
     return value if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else None
 
 

@@ -37,7 +37,7 @@ def write(
     """
     if out.suffix not in FORMATS:
         raise UsageError(f"{out} is of no known format: end its name with {' or '.join(FORMATS)}")
-    timelines = [one for path in paths for one in (_timelines_in(path) if path.is_dir() else [path])]
+    timelines = [timeline for path in paths for timeline in (_timelines_in(path) if path.is_dir() else [path])]
     if not timelines:
         raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
     page: Page = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
@@ -57,7 +57,7 @@ def _timelines_in(folder: Path) -> list[Path]:
 
 def _with_findings(report: Report, find: Find) -> Report:
     known = report.timeline.findings
-    added = [one for one in find(report.timeline) if one.id not in {own.id for own in known}]
+    added = [finding for finding in find(report.timeline) if finding.id not in {own.id for own in known}]
     return replace(report, timeline=report.timeline.model_copy(update={"findings": [*known, *added]}))
 
 
@@ -65,12 +65,12 @@ def _told_apart(paths: Sequence[Path], reports: Sequence[Report]) -> list[Report
     """With what tells them apart in the labels: the folder of a rank (`rank3`) or a run, the file of a kernel's own."""
     folders = [path.absolute().parent.name for path in paths]
     files = [path.name.removesuffix(".timeline.json") for path in paths]
-    labels = [one.timeline.label for one in reports]
+    labels = [each.timeline.label for each in reports]
     if len(set(folders)) > 1:
         labels = [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
     count = Counter(labels)
     labels = [f"{label} ({file})" if count[label] > 1 else label for label, file in zip(labels, files, strict=True)]
     return [
-        replace(one, timeline=one.timeline.model_copy(update={"label": label}))
-        for one, label in zip(reports, labels, strict=True)
+        replace(each, timeline=each.timeline.model_copy(update={"label": label}))
+        for each, label in zip(reports, labels, strict=True)
     ]

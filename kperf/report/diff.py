@@ -27,7 +27,7 @@ class _Fact:
 
     def cells(self, timelines: Sequence[Timeline], *, change: bool) -> list[str]:
         """Its name, its value in each timeline, and if it is wanted what changed from the first to the second."""
-        values = [self.read(one) for one in timelines]
+        values = [self.read(t) for t in timelines]
         cells = ["-" if value is None else self.form.format(value) for value in values]
         return [self.name, *cells, *([self._change(*values[:2])] if change else [])]
 
@@ -67,19 +67,19 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
 
     Raises `MeasurementError` if it takes longer than that, `UsageError` if a file is no timeline.
     """
-    one, other = read_timeline(before), read_timeline(after)
-    found = rows([one, other], change=True)
+    earlier, later = read_timeline(before), read_timeline(after)
+    table_rows = rows([earlier, later], change=True)
     if markdown:
-        console.out(as_markdown(found), end="", highlight=False)
+        console.out(as_markdown(table_rows), end="", highlight=False)
     else:
         table = Table(*_COLUMNS, title=f"{before} and {after}", title_justify="left")
-        for row in found:
+        for row in table_rows:
             table.add_row(*map(printable, row))
         console.print(table)
-    first, second = one.overhead.launch_ms, other.overhead.launch_ms
+    first, second = earlier.overhead.launch_ms, later.overhead.launch_ms
     if most_slower is not None and second > first * (1 + most_slower / 100):
         raise MeasurementError(
-            f"{other.kernel} takes {second:.4f} ms where it took {first:.4f} ms: {second / first - 1:.1%} longer, and "
+            f"{later.kernel} takes {second:.4f} ms where it took {first:.4f} ms: {second / first - 1:.1%} longer, and "
             f"{most_slower:g} % are allowed"
         )
 
@@ -90,17 +90,17 @@ def rows(timelines: Sequence[Timeline], *, change: bool) -> list[list[str]]:
     `change`: two are of one kernel, before and after; what changed is a column more, and a row each for its regions.
     """
     about: list[tuple[str, list[str]]] = [
-        ("kernel", [one.label for one in timelines]),
-        ("file", [one.file for one in timelines]),
-        ("GPU", [one.environment.gpu for one in timelines]),
-        ("grid", [" x ".join(map(str, one.grid)) for one in timelines]),
-        ("confidence", [one.confidence.level for one in timelines]),
-        ("findings", [", ".join(finding.id for finding in one.findings) or "-" for one in timelines]),
+        ("kernel", [t.label for t in timelines]),
+        ("file", [t.file for t in timelines]),
+        ("GPU", [t.environment.gpu for t in timelines]),
+        ("grid", [" x ".join(map(str, t.grid)) for t in timelines]),
+        ("confidence", [t.confidence.level for t in timelines]),
+        ("findings", [", ".join(finding.id for finding in t.findings) or "-" for t in timelines]),
     ]
     regions = _regions(*timelines) if change else []
-    found = [[name, *values, *([""] if change else [])] for name, values in about]
-    found += [fact.cells(timelines, change=change) for fact in (*_FACTS, *regions)]
-    return [row for row in found if any(cell != "-" for cell in row[1 : 1 + len(timelines)])]
+    all_rows = [[name, *values, *([""] if change else [])] for name, values in about]
+    all_rows += [fact.cells(timelines, change=change) for fact in (*_FACTS, *regions)]
+    return [row for row in all_rows if any(cell != "-" for cell in row[1 : 1 + len(timelines)])]
 
 
 def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
@@ -116,13 +116,13 @@ def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
 
 def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
     def read(t: Timeline) -> float | None:
-        found = [one.per_iteration for one in t.regions if (one.warp_group, one.name) == (group, name)]
-        known = [cycles for cycles in found if cycles is not None]
+        of_region = [region.per_iteration for region in t.regions if (region.warp_group, region.name) == (group, name)]
+        known = [cycles for cycles in of_region if cycles is not None]
         return sum(known) if known else None
 
     return read
 
 
-def as_markdown(found: Sequence[Sequence[str]]) -> str:
+def as_markdown(table_rows: Sequence[Sequence[str]]) -> str:
     """The table as GitHub and GitLab show it in a comment."""
-    return "".join(f"{row(cells)}\n" for cells in (_COLUMNS, ("---", "---:", "---:", "---:"), *found))
+    return "".join(f"{row(cells)}\n" for cells in (_COLUMNS, ("---", "---:", "---:", "---:"), *table_rows))

@@ -62,7 +62,7 @@ def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = 
     timelines = [report.timeline for report in reports]
     before_and_after = _is_before_and_after(reports)
     profiles = [
-        told_apart([*of_timeline(timeline), *(one for one in samples if one.total(timeline.kernel))])
+        told_apart([*of_timeline(timeline), *(profile for profile in samples if profile.total(timeline.kernel))])
         for timeline in timelines
     ]
     ladders = [_ladder(report, sources) for report in reports]
@@ -102,7 +102,7 @@ def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) 
     for finding in timeline.findings:
         if finding.source.file == name:
             findings[finding.source.line].append(finding)
-    sampled = [one.of_lines(timeline.kernel, name) for one in samples]
+    sampled = [counts.of_lines(timeline.kernel, name) for counts in samples]
     numbers = [*cycles, *findings, *chain.from_iterable(sampled)]
     lines = linecache.getlines(str(sources / name)) if numbers else []
     shown = range(max(min(numbers, default=1) - LINES_AROUND, 1), max(numbers, default=0) + LINES_AROUND + 1)
@@ -112,7 +112,7 @@ def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) 
             lines[number - 1].rstrip("\n"),
             dict(cycles.get(number, {})),
             tuple(findings.get(number, ())),
-            tuple(one.get(number, (0, 0, "")) for one in sampled),
+            tuple(counts.get(number, (0, 0, "")) for counts in sampled),
         )
         for number in shown
         if number <= len(lines)
@@ -127,8 +127,8 @@ def _is_before_and_after(reports: Sequence[Report]) -> bool:
     folders = {report.path.absolute().parent.name for report in reports if report.path is not None}
     return (
         len({report.timeline.kernel for report in reports}) == 1
-        and len({one.gpu_uuid for one in environments}) == 1
-        and len({one.recorded_at for one in environments}) == 2
+        and len({environment.gpu_uuid for environment in environments}) == 1
+        and len({environment.recorded_at for environment in environments}) == 2
         and len([folder for folder in folders if _RANK.fullmatch(folder)]) < 2
     )
 

@@ -64,25 +64,25 @@ def rungs(ladder: Ladder) -> list[Rung]:
 
     What was inlined is of the line that it was written at; library code is of the line that called it.
     """
-    found: dict[tuple[str, int], Rung] = {}
+    by_line: dict[tuple[str, int], Rung] = {}
 
     def rung(file: str, number: int) -> Rung:
-        return found.setdefault((file, number), Rung(file, number, source_text(file, number)))
+        return by_line.setdefault((file, number), Rung(file, number, source_text(file, number)))
 
     for level, lines in ladder.levels.items():
         for line in lines:
             if line.frame is not None:
-                one = rung(line.frame.file, line.frame.line)
-                one.lines[level].append(line)
-                one.callers |= {(frame.file, frame.line) for frame in callers(line)}
+                entry = rung(line.frame.file, line.frame.line)
+                entry.lines[level].append(line)
+                entry.callers |= {(frame.file, frame.line) for frame in callers(line)}
     for finding in ladder.findings:
         if finding.source.line:
             rung(finding.source.file, finding.source.line).findings.append(finding)
 
-    def order(one: Rung) -> tuple[bool, bool, str, int]:
-        return one.file != ladder.file, Frame(one.file, one.number).in_library, one.file, one.number
+    def order(entry: Rung) -> tuple[bool, bool, str, int]:
+        return entry.file != ladder.file, Frame(entry.file, entry.number).in_library, entry.file, entry.number
 
-    return sorted(found.values(), key=order)
+    return sorted(by_line.values(), key=order)
 
 
 def callers(line: Line) -> list[Frame]:
@@ -96,14 +96,14 @@ def restricted(ladders: Sequence[Ladder], first: int, last: int) -> list[Ladder]
 
     Raises `UsageError` if none has.
     """
-    found = [_restricted(ladder, first, last) for ladder in ladders]
-    if not any(any(one.levels.values()) for one in found):
-        one = ladders[0]
-        numbers = sorted(rung.number for rung in rungs(one) if rung.file == one.file)
+    parts = [_restricted(ladder, first, last) for ladder in ladders]
+    if not any(any(part.levels.values()) for part in parts):
+        part = ladders[0]
+        numbers = sorted(rung.number for rung in rungs(part) if rung.file == part.file)
         has = f"it has lines {numbers[0]} to {numbers[-1]}" if numbers else "it has no locations"
         asked = f"line {first}" if first == last else f"lines {first} to {last}"
-        raise UsageError(f"{one.kernel} makes nothing of {asked} of {Path(one.file).name}: {has}")
-    return [one for one in found if any(one.levels.values())]
+        raise UsageError(f"{part.kernel} makes nothing of {asked} of {Path(part.file).name}: {has}")
+    return [part for part in parts if any(part.levels.values())]
 
 
 def _restricted(ladder: Ladder, first: int, last: int) -> Ladder:
@@ -111,7 +111,7 @@ def _restricted(ladder: Ladder, first: int, last: int) -> Ladder:
         return any(frame.file == ladder.file and first <= frame.line <= last for frame in frames)
 
     levels = {level: [line for line in lines if within(line.frames)] for level, lines in ladder.levels.items()}
-    findings = [one for one in ladder.findings if within([Frame(one.source.file, one.source.line)])]
+    findings = [finding for finding in ladder.findings if within([Frame(finding.source.file, finding.source.line)])]
     return replace(ladder, levels=levels, findings=findings)
 
 
@@ -125,15 +125,15 @@ def show(console: Console, ladder: Ladder) -> None:
         if not finding.source.line:
             _show_finding(console, finding)
     width = max(map(len, ladder.levels), default=0)
-    for one in rungs(ladder):
-        head = Text(f"{one.name}  {one.text.strip()}", style="bold")
-        if one.callers:
-            head.append(f"  (inlined at {', '.join(place(*at) for at in sorted(one.callers))})", style="not bold")
+    for rung in rungs(ladder):
+        head = Text(f"{rung.name}  {rung.text.strip()}", style="bold")
+        if rung.callers:
+            head.append(f"  (inlined at {', '.join(place(*at) for at in sorted(rung.callers))})", style="not bold")
         console.print(head)
-        for finding in one.findings:
+        for finding in rung.findings:
             _show_finding(console, finding)
         for level in ladder.levels:
-            for number, line in enumerate(one.lines.get(level, ())):
+            for number, line in enumerate(rung.lines.get(level, ())):
                 console.print(Text(f"  {level if not number else '':<{width}}  {line.text.strip()}"))
     placeless = {level: sum(line.frame is None for line in lines) for level, lines in ladder.levels.items()}
     if any(placeless.values()):

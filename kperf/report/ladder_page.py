@@ -46,9 +46,9 @@ def page(ladders: Sequence[Ladder]) -> str:
 def panes(ladder: Ladder) -> list[Pane]:
     """The source files that have lines, the kernel's first, then the levels."""
     by_file: dict[str, dict[int, tuple[Finding, ...]]] = defaultdict(dict)
-    for one in rungs(ladder):
-        by_file[one.file][one.number] = tuple(one.findings)
-        for file, number in one.callers:
+    for rung in rungs(ladder):
+        by_file[rung.file][rung.number] = tuple(rung.findings)
+        for file, number in rung.callers:
             by_file[file].setdefault(number, ())
     names = {file: str(number) for number, file in enumerate(by_file)}
 
@@ -66,7 +66,7 @@ def panes(ladder: Ladder) -> list[Pane]:
 
     def of_level(line: Line) -> Row:
         own = [line.frame] if line.frame is not None else []
-        return Row(line.text, " ".join(f"{names[one.file]}:{one.line}" for one in (*own, *callers(line))))
+        return Row(line.text, " ".join(f"{names[frame.file]}:{frame.line}" for frame in (*own, *callers(line))))
 
     sources = [Pane(Path(file).name, of_source(file)) for file in by_file]
     return [*sources, *(Pane(level, [of_level(line) for line in lines]) for level, lines in ladder.levels.items())]

@@ -45,12 +45,12 @@ def of_timeline(timeline: Timeline) -> list[Samples]:
     """Those that the trace took itself."""
     if timeline.samples is None:
         return []
-    lines = {(timeline.kernel, one.file, one.line): one for one in timeline.samples.lines if one.samples}
-    waits = {place: [reason for reason in one.stalls if reason not in READY] for place, one in lines.items()}
+    lines = {(timeline.kernel, line.file, line.line): line for line in timeline.samples.lines if line.samples}
+    waits = {place: [reason for reason in line.stalls if reason not in READY] for place, line in lines.items()}
     return [
         Samples(
             "GPU",
-            {place: (one.samples, one.not_issued) for place, one in lines.items()},
+            {place: (line.samples, line.not_issued) for place, line in lines.items()},
             "the trace",
             {place: reasons[0] for place, reasons in waits.items() if reasons},
         )
@@ -59,14 +59,15 @@ def of_timeline(timeline: Timeline) -> list[Samples]:
 
 def told_apart(samples: Sequence[Samples]) -> list[Samples]:
     """Those of one profiler named with their files."""
-    count = Counter(one.profiler for one in samples)
+    count = Counter(each.profiler for each in samples)
     return [
-        replace(one, profiler=f"{one.profiler} ({one.file})") if count[one.profiler] > 1 else one for one in samples
+        replace(each, profiler=f"{each.profiler} ({each.file})") if count[each.profiler] > 1 else each
+        for each in samples
     ]
 
 
-def is_same_file(one: str, other: str) -> bool:
+def is_same_file(file: str, another: str) -> bool:
     """Whether the shorter name is the end of the longer."""
-    first, second = Path(one).parts, Path(other).parts
+    first, second = Path(file).parts, Path(another).parts
     length = min(len(first), len(second))
     return length > 0 and first[-length:] == second[-length:]

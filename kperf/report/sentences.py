@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.trace.analyze import facts
 from kperf.trace.analyze.facts import CLOSE, EXPLAINED, what_to_do
 from kperf.trace.analyze.models import (
@@ -30,16 +31,16 @@ LOADS_ON_THE_PATH = 0.15
 MUCH_OF_COPY = 0.5
 """Of a copy's rate, from which on a kernel with MMAs has its bytes in its reading."""
 READ_AGAIN = 1.5
-"""Requested over different bytes of an argument: from there on it is said how often it is read."""
+"""Requested over different bytes of an argument: from there on it is reported how often it is read."""
 MUCH_SLOWER = MOST_DISTURBED
-"""Instrumented over original: from there on it is said where the time goes."""
+"""Instrumented over original: from there on it is reported where the time goes."""
 _MOST_STALLS = 3
 _MANY_LOST = 0.05
 """Of the samples: fewer change no share that is printed."""
 _AWAITED = 0.25
 """Of an iteration: how much longer MMAs may be in flight than they take before a reader has to know why."""
 LONG_TAIL = 0.1
-"""Of a launch, in which half of the SMs have ended: from there on it is said."""
+"""Of a launch, in which half of the SMs have ended: from there on it is reported."""
 
 
 MOST_WHAT_IFS = 6
@@ -48,12 +49,8 @@ MOST_WHAT_IFS = 6
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     """Side by side: iteration time, tensor cores, regions, bubbles, overhead."""
-    result = Table(
-        title=f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}", title_justify="left"
-    )
-    result.add_column("")
-    for timeline in timelines:
-        result.add_column(timeline.label, justify="right")
+    title = f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}"
+    result = titled_table(title, "", *(timeline.label for timeline in timelines), left={""})
 
     def row(name: str, cells: Sequence[str]) -> None:
         result.add_row(name, *cells)
@@ -78,8 +75,8 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     )
     result.add_section()
     for group, name in dict.fromkeys((r.warp_group, r.name) for t in timelines for r in t.regions):
-        found = [[r for r in t.regions if (r.warp_group, r.name) == (group, name)] for t in timelines]
-        row(f"{group}: {name}", [f"{_range(r[0].cycles)}  {r[0].share:5.1%}" if r else "-" for r in found])
+        regions = [[r for r in t.regions if (r.warp_group, r.name) == (group, name)] for t in timelines]
+        row(f"{group}: {name}", [f"{_range(r[0].cycles)}  {r[0].share:5.1%}" if r else "-" for r in regions])
     result.add_section()
     for cause in dict.fromkeys(b.cause for t in timelines for b in t.bubbles):
         cells = [next((f"{b.cycles:.0f}" for b in t.bubbles if b.cause == cause), "-") for t in timelines]
@@ -179,7 +176,7 @@ def _in_flight(t: Timeline) -> str:
     needed = ctas * t.bound.cycles
     in_flight = t.cycles_per_unit.median - idle
     if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
-        these = f"of the other {in_flight:.0f} cycles" if round(idle) else "of these cycles"
+        these = f"of the {in_flight:.0f} cycles with {_a_product(t)} in flight" if round(idle) else "of these cycles"
         line += (
             f". {_a_product(t).replace('a', 'A', 1)} counts as in flight until the wait for it ends; {_products(t)} "
             f"compute in at least {needed:.0f} {these}"
@@ -333,11 +330,11 @@ def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
         lines.append(f"{t.label}: {alone}an iteration would take {', '.join(saved)}.")
     elif t.withheld:
         lines.append(f"{t.label}: no what-if saving is given: {t.withheld[0].why}.")
-    for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
+    for condition, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
         if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
             less = _saved(row) if row in t.what_if else f"at most {max(row.high, 0.0):.0f}"
-            lines.append(f"{t.label}: {what}, an iteration would take {less} cycles less.")
+            lines.append(f"{t.label}: {condition}, an iteration would take {less} cycles less.")
     return lines
 
 
@@ -497,7 +494,7 @@ def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
     """What the GPU's samples say of the original kernel, and whether they decide shares."""
     most = [f"{share:.0%} {STALLS.get(reason, reason)} ({reason})" for reason, share in samples.stalls.items()]
     line = f"{t.label}: of {samples.total} samples of the original kernel {', '.join(most[:_MOST_STALLS])}"
-    first = next((one for one in samples.lines if one.line), None)
+    first = next((each for each in samples.lines if each.line), None)
     if first is not None:
         line += f"; {first.samples / samples.total:.0%} are at {first.file}:{first.line}"
     if samples.dropped > _MANY_LOST * samples.total:
@@ -592,7 +589,7 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
 
 def _apart(t: Timeline, apart: Apart) -> str:
     """What several passes showed that do not fit together."""
-    costs = [one.overhead.ratio - 1 for one in apart.passes if one.overhead.ratio]
+    costs = [record.overhead.ratio - 1 for record in apart.passes if record.overhead.ratio]
     line = f"{t.label}: what is drawn is one launch with all events, for {len(apart.passes)} passes do not agree"
     if costs:
         line += f"; they cost {min(costs):+.1%} to {max(costs):+.1%} of the original kernel's time"

@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.provenance import Provenance, Summary
@@ -26,12 +27,12 @@ from kperf.studies import cupti, models
 from kperf.studies.known import KNOWN, MARK, Known
 from kperf.studies.models import PAPER_TABLE_5, Prediction, predictions
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, newest
-from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.interceptor import Interceptor
-from kperf.trace.capture.kernels import WARM, CapturedLaunch, TraceOptions
+from kperf.trace.capture.kernels import WARM, TraceOptions
 from kperf.trace.instrument.events import Rule, read_rules
+from kperf.trace.results import decoded
 
 GOALS = {"region": 0.01, "launch": 0.01, "model": 0.03}
 """What errors should stay within: of slopes, of a launch's time, of the graph's and the stages' iteration times."""
@@ -109,10 +110,10 @@ def lines(rows: Sequence[AccuracyRow]) -> list[Line]:
     made = []
     regions = [row for row in rows if isinstance(row, RegionRow)]
     for instruction in dict.fromkeys(row.instruction for row in regions):
-        mine = [row for row in regions if row.instruction == instruction]
-        known = np.array([row.known_cycles for row in mine])
+        measured = [row for row in regions if row.instruction == instruction]
+        known = np.array([row.known_cycles for row in measured])
         if len(set(known)) > 1:
-            slope, offset = np.polyfit(known, [row.measured_cycles for row in mine], 1)
+            slope, offset = np.polyfit(known, [row.measured_cycles for row in measured], 1)
             made.append(Line(instruction, float(slope), float(offset)))
     return made
 
@@ -145,7 +146,7 @@ def report(console: Console, folder: Path, measured: Run[AccuracyRow] | None, dr
         for table in tables(rows, stamp):
             console.print(table)
     console.print(model_table(modelled))
-    for sentence in [*said(rows, modelled), PAPER_TABLE_5]:
+    for sentence in [*sentences(rows, modelled), PAPER_TABLE_5]:
         console.print(sentence)
     written = list(draw(rows, modelled, stamp, folder / "accuracy"))
     for path in written:
@@ -185,14 +186,10 @@ def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
         taken = kernel.taken
     if taken is None:
         raise kernel.problem or MeasurementError(f"{known.kernel} was not traced")
-    mine = [microseconds for name, microseconds in times if name == known.kernel]
-    if len(mine) != 1:
-        raise MeasurementError(f"CUPTI saw {len(mine)} launches of {known.kernel} where there was one")
-    return cycles[0], _decoded(taken), mine[0]
-
-
-def _decoded(taken: CapturedLaunch) -> Launch:
-    return decode_launch(taken.buffer, taken.instrumented.recording, taken.instrumented.program)
+    own = [microseconds for name, microseconds in times if name == known.kernel]
+    if len(own) != 1:
+        raise MeasurementError(f"CUPTI saw {len(own)} launches of {known.kernel} where there was one")
+    return cycles[0], decoded(taken), own[0]
 
 
 def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -203,8 +200,8 @@ def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray
     """
     events = launch.events
     numbers = [scope.number for scope in launch.program.scopes if scope.name == name]
-    mine = np.isin(events.scope, numbers) & (events.warp == 0)
-    starts, ends = (np.flatnonzero(mine & (events.is_start == start)) for start in (True, False))
+    of_region = np.isin(events.scope, numbers) & (events.warp == 0)
+    starts, ends = (np.flatnonzero(of_region & (events.is_start == start)) for start in (True, False))
     if not numbers or events.lost or len(starts) != len(ends) or len(starts) < 2:
         raise UsageError(f"the trace of {launch.program.kernel_name} has not every {name}")
     later = events.cta[ends[1:]] == events.cta[ends[:-1]]
@@ -227,11 +224,11 @@ def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -
 
 def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
     """Regions against known cycles, and launches against CUPTI."""
-    found = {line.instruction: line for line in lines(rows)}
-    regions = _table(f"regions of known cycles; {stamp}", "work", "steps", "known", "measured", "5 % to 95 %", "error")
-    launches = _table(
-        f"a launch by its events and by CUPTI; {stamp}", "work", "events us", "span us", "CUPTI us", "error"
-    )
+    fits = {line.instruction: line for line in lines(rows)}
+    regions_of = ("work", "steps", "known", "measured", "5 % to 95 %", "error")
+    regions = titled_table(f"regions of known cycles; {stamp}", *regions_of, left={"work"})
+    launches_of = ("work", "events us", "span us", "CUPTI us", "error")
+    launches = titled_table(f"a launch by its events and by CUPTI; {stamp}", *launches_of, left={"work"})
     for row in rows:
         if isinstance(row, RegionRow):
             error = f"{row.measured_cycles / row.known_cycles - 1:+.1%}"
@@ -240,40 +237,27 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
         else:
             times = (f"{value:.1f}" for value in (row.regions_us, row.span_us, row.cupti_us))
             launches.add_row(row.instruction, *times, f"{row.error:+.2%}")
-    slopes = _table("measured = slope x known + offset", "work", "slope", "offset, cycles")
-    for line in found.values():
+    slopes = titled_table("measured = slope x known + offset", "work", "slope", "offset, cycles", left={"work"})
+    for line in fits.values():
         slopes.add_row(line.instruction, f"{line.slope:.4f}", f"{line.offset:.1f}")
     return [regions, slopes, launches]
 
 
 def model_table(modelled: Sequence[Prediction]) -> Table:
     """Every model's iteration time beside the measured one."""
-    table = _table(
-        "models of recorded kernels, cycles of an iteration",
-        "kernel",
-        "model",
-        "from",
-        "predicted",
-        "measured",
-        "error",
-    )
-    for one in modelled:
-        cells = (one.kernel, one.model, one.source, f"{one.predicted:.0f}", f"{one.measured:.0f}", f"{one.error:+.1%}")
+    headers = ("kernel", "model", "from", "predicted", "measured", "error")
+    title = "models of recorded kernels, cycles of an iteration"
+    table = titled_table(title, *headers, left={"kernel", "model", "from"})
+    for row in modelled:
+        cells = (row.kernel, row.model, row.source, f"{row.predicted:.0f}", f"{row.measured:.0f}", f"{row.error:+.1%}")
         table.add_row(*cells)
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    for column in columns:
-        made.add_column(column, justify="left" if column in {"work", "kernel", "model", "from"} else "right")
-    return made
-
-
-def said(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:
+def sentences(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:
     """What the numbers come to, a sentence each, with the goal that is met or missed."""
-    sentences = []
-    for what, errors, goal in (
+    printed = []
+    for subject, errors, goal in (
         ("The slope of regions", {line.instruction: line.error for line in lines(rows)}, "region"),
         (
             "The time of launches by events",
@@ -287,15 +271,15 @@ def said(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[st
             worst = max(errors, key=lambda name: abs(errors[name]))
             over = [name for name, error in errors.items() if abs(error) > GOALS[goal]]
             held = "all of them" if not over else f"all but {', '.join(over)}"
-            sentences.append(
-                f"{what} is off by {np.mean(np.abs([*errors.values()])):.1%} on average over {len(errors)}, "
+            printed.append(
+                f"{subject} is off by {np.mean(np.abs([*errors.values()])):.1%} on average over {len(errors)}, "
                 f"{errors[worst]:+.1%} at worst ({worst}): {held} within {GOALS[goal]:.0%}."
             )
-    return sentences
+    return printed
 
 
 def _errors(modelled: Sequence[Prediction], model: str) -> dict[str, float]:
-    return {one.kernel: one.error for one in modelled if one.model == model}
+    return {prediction.kernel: prediction.error for prediction in modelled if prediction.model == model}
 
 
 def summary(folder: Path) -> Summary:
@@ -306,5 +290,5 @@ def summary(folder: Path) -> Summary:
         "slope": [line.error for line in lines(rows)],
         "launch": [row.error for row in rows if isinstance(row, LaunchRow)],
     }
-    numbers = {name: max(map(abs, found)) for name, found in errors.items() if found}
+    numbers = {name: max(map(abs, values)) for name, values in errors.items() if values}
     return Summary(numbers, Provenance.of_records(store, rows))

@@ -30,18 +30,7 @@ def run(
     Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
     get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
     """
-    with (
-        _interrupts_held() as let_go,
-        subprocess.Popen(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            text=True,
-            process_group=0,
-        ) as child,
-    ):
+    with _interrupts_held() as let_go, _begun(command, cwd, output, errors) as child:
         try:
             let_go()
             out, err = child.communicate(timeout=limit_s)
@@ -49,6 +38,15 @@ def run(
             _end(child, ending)
             raise
     return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def _begun(
+    command: Sequence[str | Path], cwd: Path | None, output: int | IO[str] | None, errors: int | IO[str] | None
+) -> subprocess.Popen[str]:
+    """A process without input, in a process group of its own."""
+    return subprocess.Popen(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, text=True, process_group=0
+    )
 
 
 @contextmanager
@@ -75,6 +73,11 @@ def _interrupts_held() -> Iterator[Callable[[], None]]:
         yield let_go
     finally:
         let_go()
+
+
+def last_line(printed: str) -> str:
+    """The last line of what a process that failed has printed."""
+    return (printed.strip().splitlines() or ["no word"])[-1]
 
 
 def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
@@ -119,24 +122,16 @@ def side_by_side(
                 place, command = waiting.pop(0)
                 output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when its process has ended
                 with _interrupts_held():
-                    child = subprocess.Popen(
-                        command,
-                        cwd=cwd,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        text=True,
-                        process_group=0,
-                    )
+                    child = _begun(command, cwd, output, output)
                     running.append((place, child, time.monotonic() + limit_s, output))
-            for one in list(running):
-                place, child, until, printed = one
+            for entry in list(running):
+                place, child, until, printed = entry
                 late = child.poll() is None and time.monotonic() > until
                 if child.poll() is None and not late:
                     continue
                 if late:
                     _end(child, signal.SIGTERM)
-                running.remove(one)
+                running.remove(entry)
                 printed.seek(0)
                 with printed:
                     yield Ended(place, None if late else child.returncode, printed.read())

@@ -42,6 +42,6 @@ def autograd_kernel_times(call: Callable[[], object]) -> Kernels:
 
 def kernels_among(events: Iterable[Any]) -> Kernels:
     """Of a profiler's events the kernels; a copy on the device is one where torch makes it so."""
-    found = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
-    found.sort(key=lambda event: event.time_range.start)
-    return [(event.name, event.time_range.elapsed_us()) for event in found if not event.name.startswith("Memset")]
+    kernels = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    kernels.sort(key=lambda event: event.time_range.start)
+    return [(event.name, event.time_range.elapsed_us()) for event in kernels if not event.name.startswith("Memset")]

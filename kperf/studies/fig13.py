@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from rich.table import Table
 
 from kperf.arch import H200, SM_90A
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import Environment, RecordStore
@@ -37,7 +38,7 @@ GOALS = {1: 0.05, 2: 0.03}
 class ChoiceRow(Row):
     """One way to record one kernel. Milliseconds of the original and the instrumented kernel in the same rounds.
 
-    warps: how many of a CTA are recorded. passes: how many launches share the regions; each costs what is said here.
+    warps: how many of a CTA are recorded. passes: how many launches share the regions; each costs as much as this.
     """
 
     kernel: str
@@ -143,7 +144,7 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
     return KernelCost(
         kernel=name,
         ratio=whole.instrumented_ms / whole.original_ms,
-        several=tuple(one.overhead.ratio for one in passes if one.overhead.ratio is not None),
+        several=tuple(record.overhead.ratio for record in passes if record.overhead.ratio is not None),
         joined=timeline.joined is not None,
         memory="shared" if instrumented.shared_bytes > original.shared_bytes else "device",
         events_of_a_warp=records,
@@ -157,41 +158,32 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
 def choices(folder: Path) -> dict[str, list[overhead.Cost]]:
     """Kernel -> its ways to record: of the newest `make overhead`, else of `make fig11 COSTS=1`."""
     rows = newest(RecordStore(folder, "overhead", ROWS).points())
-    found: dict[str, list[overhead.Cost]] = {}
-    for one in rows:
-        cost = overhead.Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
-        found.setdefault(one.kernel, []).append(cost)
+    by_kernel: dict[str, list[overhead.Cost]] = {}
+    for row in rows:
+        cost = overhead.Cost(choice=row.choice, pairs=row.pairs, ratio=row.ratio, same_order=row.same_order)
+        by_kernel.setdefault(row.kernel, []).append(cost)
     for path in sorted(folder.glob("fig11/*.costs.json")):
         name = path.name.removesuffix(".costs.json")
-        if name not in found:
-            found[name] = overhead.read(path)
-    return found
+        if name not in by_kernel:
+            by_kernel[name] = overhead.read(path)
+    return by_kernel
 
 
 def table(costs: Sequence[KernelCost], stamp: str) -> Table:
     """A row a kernel."""
-    made = Table(title=f"what tracing costs; {stamp}", title_justify="left")
-    for column in (
-        "kernel",
-        "slower by",
-        "several passes",
-        "events in",
-        "events a warp",
-        "cycles each",
-        "free bytes",
-        "order",
-    ):
-        made.add_column(column, justify="left" if column in {"kernel", "events in", "order"} else "right")
-    for one in costs:
+    events = ("events in", "events a warp", "cycles each")
+    headers = ("kernel", "slower by", "several passes", *events, "free bytes", "order")
+    made = titled_table(f"what tracing costs; {stamp}", *headers, left={"kernel", "events in", "order"})
+    for cost in costs:
         made.add_row(
-            one.kernel,
-            f"{one.ratio - 1:+.1%}",
-            one.several_in_words,
-            f"{one.memory} memory",
-            f"{one.events_of_a_warp:.0f}",
-            f"{one.cycles_a_record:.0f}",
-            str(one.shared_left),
-            "the original kernel's" if one.same_order else "another",
+            cost.kernel,
+            f"{cost.ratio - 1:+.1%}",
+            cost.several_in_words,
+            f"{cost.memory} memory",
+            f"{cost.events_of_a_warp:.0f}",
+            f"{cost.cycles_a_record:.0f}",
+            str(cost.shared_left),
+            "the original kernel's" if cost.same_order else "another",
         )
     return made
 
@@ -199,41 +191,41 @@ def table(costs: Sequence[KernelCost], stamp: str) -> Table:
 def summary(folder: Path) -> Summary:
     """For the table of claims, of the paper's four kernels: the mean and the largest cost, and a record's cycles."""
     costs = list(_kernel_costs(folder))
-    ours = [one for one in costs if one.kernel in FIG13]
+    ours = [cost for cost in costs if cost.kernel in FIG13]
     if len(ours) < len(FIG13):
         return Summary()
     numbers = {
-        "fig13 mean": statistics.fmean(one.ratio - 1 for one in ours),
-        "fig13 worst": max(one.ratio - 1 for one in ours),
-        "cycles a record": statistics.median(one.cycles_a_record for one in ours),
+        "fig13 mean": statistics.fmean(cost.ratio - 1 for cost in ours),
+        "fig13 worst": max(cost.ratio - 1 for cost in ours),
+        "cycles a record": statistics.median(cost.cycles_a_record for cost in ours),
     }
-    return Summary(numbers, Provenance.of_timelines([one.environment for one in ours]))
+    return Summary(numbers, Provenance.of_timelines([cost.environment for cost in ours]))
 
 
 def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
     """What the numbers come to beside the paper's, and beside the goals."""
-    found = summary(folder).numbers
-    single = [one.ratio - 1 for one in costs]
-    several = [one for one in costs if one.several]
+    means = summary(folder).numbers
+    single = [cost.ratio - 1 for cost in costs]
+    several = [cost for cost in costs if cost.several]
     lines = []
-    if found:
+    if means:
         lines.append(
-            f"The paper's four kernels, as far as they are ours ({', '.join(FIG13)}): {found['fig13 mean']:.1%} on "
-            f"average, {found['fig13 worst']:.1%} at most, where the paper has {PAPER_MEAN:.1%} and below "
-            f"{PAPER_WORST:.0%}. An event of theirs adds {found['cycles a record']:.0f} cycles to its CTA in the "
+            f"The paper's four kernels, as far as they are ours ({', '.join(FIG13)}): {means['fig13 mean']:.1%} on "
+            f"average, {means['fig13 worst']:.1%} at most, where the paper has {PAPER_MEAN:.1%} and below "
+            f"{PAPER_WORST:.0%}. An event of theirs adds {means['cycles a record']:.0f} cycles to its CTA in the "
             f"median, where the paper has {PAPER_CYCLES} for the event itself."
         )
     if costs:
-        mean, most = statistics.fmean(single), max(costs, key=lambda one: one.ratio)
+        mean, most = statistics.fmean(single), max(costs, key=lambda cost: cost.ratio)
         met = "within" if mean <= GOALS[1] else "more than"
         lines.append(
             f"In one pass tracing costs {mean:.1%} on average over {len(single)} kernels ({met} the {GOALS[1]:.0%} "
             f"aimed at), {most.ratio - 1:.1%} at most ({most.kernel})."
         )
     if several:
-        over = [f"{one.kernel} ({max(one.several) - 1:.1%})" for one in several if max(one.several) - 1 > GOALS[2]]
+        over = [f"{cost.kernel} ({max(cost.several) - 1:.1%})" for cost in several if max(cost.several) - 1 > GOALS[2]]
         held = f"more than {GOALS[2]:.0%} in {', '.join(over)}" if over else f"at most {GOALS[2]:.0%}"
-        apart = [one.kernel for one in several if not one.joined]
+        apart = [cost.kernel for cost in several if not cost.joined]
         lines.append(
             f"Of several passes, a few events each, the costliest of {len(several)} kernels costs {held}"
             + (f"; those of {', '.join(apart)} do not make one iteration." if apart else ".")

@@ -47,9 +47,9 @@ def read_csv(lines: Sequence[str], program: str) -> Iterator[list[str]]:
 def number(text: str, program: str) -> float:
     """1,234.5 as well. Raises `UsageError` for what is none, or not finite."""
     try:
-        found = float(text.replace(",", ""))
+        value = float(text.replace(",", ""))
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        value = math.nan
+    if not math.isfinite(value):
         raise UsageError(f"{program} printed {text!r} where a number belongs")
-    return found
+    return value

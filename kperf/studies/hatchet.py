@@ -1,4 +1,4 @@
-"""Proton's `.hatchet` files: a tree of frames with metrics, read and checked, told on the console, and subtracted.
+"""Proton's `.hatchet` files: a tree of frames with metrics, read and checked, printed on the console, and subtracted.
 
 The format is Proton's (Triton 3.6): a list of the root and of the devices, [{frame: {name, type}, metrics, children},
 {CUDA: {"0": {arch, num_sms, ...}}}]. `proton-viewer` reads the same files; it wants the packages llnl-hatchet and
@@ -41,7 +41,7 @@ class _Node(BaseModel):
 
 @dataclass(frozen=True)
 class Tree:
-    """A frame: its own numbers by metric, what else is said of it (`device_id`), and the frames below."""
+    """A frame: its own numbers by metric, what else is known of it (`device_id`), and the frames below."""
 
     name: str
     metrics: dict[str, float]
@@ -80,10 +80,10 @@ def compact(profile: bytes) -> bytes:
 def read_tree(path: Path) -> Tree:
     """The root of a profile. Raises `UsageError` if the file is missing or is none."""
     try:
-        found = from_json(path.read_bytes())
-        if not isinstance(found, list) or not found:
+        content = from_json(path.read_bytes())
+        if not isinstance(content, list) or not content:
             raise ValueError("it is no list of a root and devices")
-        return _tree(_Node.model_validate(found[0]))
+        return _tree(_Node.model_validate(content[0]))
     except FileNotFoundError:
         raise UsageError(f"{path} is missing: `make proton` on a Hopper GPU records it") from None
     except ValidationError as error:
@@ -107,11 +107,13 @@ def rendered(tree: Tree, columns: Sequence[Column]) -> RichTree:
     return made
 
 
-def subtract(one: Tree, other: Tree) -> Tree:
+def subtract(left: Tree, right: Tree) -> Tree:
     """Each frame's numbers less those of the frame of the same name in the same place; what one lacks counts as 0."""
-    names = dict.fromkeys([*one.metrics, *other.metrics])
-    metrics = {name: one.metrics.get(name, 0.0) - other.metrics.get(name, 0.0) for name in names}
-    mine, theirs = ({child.name: child for child in tree.children} for tree in (one, other))
+    names = dict.fromkeys([*left.metrics, *right.metrics])
+    metrics = {name: left.metrics.get(name, 0.0) - right.metrics.get(name, 0.0) for name in names}
+    of_left, of_right = ({child.name: child for child in tree.children} for tree in (left, right))
     none = Tree("", {})
-    children = [subtract(mine.get(name, none), theirs.get(name, none)) for name in dict.fromkeys([*mine, *theirs])]
-    return Tree(one.name or other.name, metrics, children)
+    children = [
+        subtract(of_left.get(name, none), of_right.get(name, none)) for name in dict.fromkeys([*of_left, *of_right])
+    ]
+    return Tree(left.name or right.name, metrics, children)

@@ -1,9 +1,9 @@
-"""`make inductor`: a transformer block of FLUX and one of Llama through torch.compile, every kernel of it told.
+"""`make inductor`: a transformer block of FLUX and one of Llama through torch.compile, every kernel of it listed.
 
 Time by Proton, a scope a launch that carries the FLOPs and bytes which `kperf.compat.inductor_counts` derives from
 Inductor's graph; the ceilings are cuBLAS in turn with the rounds (bfloat16, 8192 cubed) and a copy. What is derived is
 held against ncu's counters where there is an ncu. Without a GPU Inductor writes the same program for an H200, and the
-kernels are told with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
+kernels are listed with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
 """
 
 import shlex
@@ -26,7 +26,8 @@ from rich.table import Table
 
 from kperf.bench.turns import CEILING_FLOPS
 from kperf.compat.inductor_program import PROGRAM, Program
-from kperf.errors import MeasurementError, UsageError
+from kperf.console import titled_table
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.installation import require_checkout
 from kperf.ir import offline
 from kperf.record import device
@@ -39,7 +40,6 @@ from kperf.studies.inductor_program import (
     ROUNDS,
     SCRIPT,
     folder_name,
-    in_words,
     is_own,
     made,
     own_function,
@@ -190,15 +190,15 @@ def run(
             )
             return
     measure_here = partial(measure, models=models, results=results, out=out, ncu_path=ncu_path)
-    found = measured_or_recorded(console, results, "inductor", ROWS, measure_here, require_gpu=require_gpu)
-    for name in dict.fromkeys(row.block for row in found.rows):
-        console.print(table([row for row in found.rows if row.block == name], found.stamp))
-    for line in [*said(found.rows), *trace_commands(found.rows)]:
+    shown = measured_or_recorded(console, results, "inductor", ROWS, measure_here, require_gpu=require_gpu)
+    for name in dict.fromkeys(row.block for row in shown.rows):
+        console.print(table([row for row in shown.rows if row.block == name], shown.stamp))
+    for line in [*sentences(shown.rows), *trace_commands(shown.rows)]:
         console.print(line)
-    for path in draw(found.rows, found.stamp, found.folder / "inductor"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(shown.rows, shown.stamp, shown.folder / "inductor"):
+        console.print(f"drawn: {path} ({shown.stamp})")
     if trace:
-        _trace(found.rows, trace, out)
+        _trace(shown.rows, trace, out)
 
 
 def written_without_gpu(name: str) -> Program:
@@ -213,7 +213,7 @@ def written_without_gpu(name: str) -> Program:
     except Exception as error:
         if not is_own(name):
             raise
-        raise UsageError(f"the model of {name} cannot be compiled for its inputs: {in_words(error)}") from None
+        raise UsageError(f"the model of {name} cannot be compiled for its inputs: {kind_and_line(error)}") from None
 
 
 def keep(program: Program, folder: Path) -> None:
@@ -231,7 +231,7 @@ def measure(
     for name in models:
         with tempfile.TemporaryDirectory(prefix="kperf-inductor-") as folder:
             under_proton([sys.executable, "-m", _SESSION, name, folder], _LIMIT_S)
-            told = foreign.read_json(Path(folder, "session.json"), foreign.Json, "the process under Proton")
+            session = foreign.read_json(Path(folder, "session.json"), foreign.Json, "the process under Proton")
             program = foreign.read_json(Path(folder, "program.json"), PROGRAM, "the process under Proton")
             profile = Path(folder, "rounds.hatchet").read_bytes()
         kept = folder_of(results) / "inductor"
@@ -240,13 +240,13 @@ def measure(
         write_atomically(tree, compact(profile))
         keep(program, out / folder_name(name))
         rounds = [read_tree(tree).child(round_of(number)) for number in range(ROUNDS)]
-        seen = [_seen(rounds, number) for number in range(len(program.kernels))]
-        counters, ncu_message = _by_ncu(name, [launches for _, launches, _ in seen], ncu_path)
+        frames = [_seen(rounds, number) for number in range(len(program.kernels))]
+        counters, ncu_message = _by_ncu(name, [launches for _, launches, _ in frames], ncu_path)
         for number, kernel in enumerate(program.kernels):
-            kernels, launches, samples = seen[number]
+            kernels, launches, samples = frames[number]
             yield InductorRow(
                 **common,
-                **told,
+                **session,
                 block=name,
                 sizes=sizes_of(name),
                 number=number,
@@ -280,10 +280,10 @@ def _by_ncu(name: str, launches: Sequence[int], given: Path | None) -> tuple[lis
     """The counters of each launch, whose kernels come in the order of the program; or why there are none."""
     try:
         command = [sys.executable, "-m", _SESSION, name, "ncu"]
-        found = ncu.metrics(ncu.run(ncu.find(given), ["--metrics", ",".join(METRICS)], command, _LIMIT_S), METRICS)
-        if len(found) != sum(launches):
-            raise UsageError(f"ncu saw {len(found)} kernels where Proton saw {sum(launches)}")
-        rows = iter(found)
+        counted = ncu.metrics(ncu.run(ncu.find(given), ["--metrics", ",".join(METRICS)], command, _LIMIT_S), METRICS)
+        if len(counted) != sum(launches):
+            raise UsageError(f"ncu saw {len(counted)} kernels where Proton saw {sum(launches)}")
+        rows = iter(counted)
         return [_counters([next(rows) for _ in range(count)]) for count in launches], ""
     except UsageError as error:
         return [], str(error)
@@ -299,9 +299,8 @@ def _counters(kernels: Sequence[dict[str, float]]) -> Counters:
 
 def listing(name: str, program: Program) -> Table:
     """What each kernel of a block has to do."""
-    made = _titled(f"{_titled_by(name, sizes_of(name))}: what Inductor writes for an H200")
-    for column in ("GFLOP", "of products", "MB", "FLOP a byte"):
-        made.add_column(column, justify="right")
+    title = f"{_titled_by(name, sizes_of(name))}: what Inductor writes for an H200"
+    made = titled_table(title, "kernel", "launches", "GFLOP", "of products", "MB", "FLOP a byte", left={"kernel"})
     same = Counter((_label(kernel.name, kernel.operands), kernel.counts) for kernel in program.kernels)
     for (label, counts), times in same.items():
         intensity = f"{counts.flops / counts.bytes:.1f}" if counts.bytes else "-"
@@ -316,11 +315,11 @@ def table(rows: Sequence[InductorRow], stamp: str) -> Table:
     """Of one block: a row for the launches of a kernel that have the same to do, in the order of the program."""
     whole = sum(row.time_us or 0.0 for row in rows)
     first = rows[0]
-    made = _titled(f"{_titled_by(first.block, first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}")
-    for column in ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which"):
-        made.add_column(column, justify="left" if column == "which" else "right")
+    title = f"{_titled_by(first.block, first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}"
+    headers = ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which")
+    made = titled_table(title, "kernel", "launches", *headers, left={"kernel", "which"})
     for group in grouped(rows):
-        row, time = group[0], sum(one.time_us or 0.0 for one in group) / len(group)
+        row, time = group[0], sum(launch.time_us or 0.0 for launch in group) / len(group)
         cells = ["-"] * 7 + [row.message]
         if time:
             products, memory = row.at_ceilings_us
@@ -339,13 +338,6 @@ def grouped(rows: Sequence[InductorRow]) -> list[list[InductorRow]]:
     for row in rows:
         groups.setdefault((row.block, row.name, row.operands, row.flops, row.bytes), []).append(row)
     return list(groups.values())
-
-
-def _titled(title: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    made.add_column("kernel")
-    made.add_column("launches", justify="right")
-    return made
 
 
 def _titled_by(block: str, sizes: dict[str, int]) -> str:
@@ -369,20 +361,20 @@ _LABEL = 44
 _KINDS = {"triton": "kernels that Inductor wrote", "extern": "kernels of libraries"}
 
 
-def said(rows: Sequence[InductorRow]) -> list[str]:
+def sentences(rows: Sequence[InductorRow]) -> list[str]:
     """Where a block's time goes, and how far what is derived lies from ncu's counters."""
     lines = []
     for block in dict.fromkeys(row.block for row in rows):
-        mine = [row for row in rows if row.block == block]
-        whole = sum(row.time_us or 0.0 for row in mine)
+        of_block = [row for row in rows if row.block == block]
+        whole = sum(row.time_us or 0.0 for row in of_block)
         for kind, words in _KINDS.items():
-            time = sum(row.time_us or 0.0 for row in mine if row.kind == kind)
-            least = sum(max(row.at_ceilings_us) for row in mine if row.kind == kind and row.time_us)
+            time = sum(row.time_us or 0.0 for row in of_block if row.kind == kind)
+            least = sum(max(row.at_ceilings_us) for row in of_block if row.kind == kind and row.time_us)
             if time:
                 lines.append(
                     f"{block}: {time / whole:.1%} of its time is in {words}, at {least / time:.1%} of their ceilings."
                 )
-        lines += _held_against_ncu(block, mine)
+        lines += _held_against_ncu(block, of_block)
     return lines
 
 
@@ -401,13 +393,13 @@ def deviations(row: InductorRow) -> dict[str, float]:
         "products": (row.products, row.counters.products),
         "FLOPs": (arithmetic, row.counters.flops),
     }
-    found = {what: derived / counted - 1 for what, (derived, counted) in pairs.items() if derived and counted}
-    if row.functions + row.reduced > _FEW * arithmetic and "FLOPs" in found:
-        found["FLOPs"] = max(found["FLOPs"], 0.0)
+    off = {counter: derived / counted - 1 for counter, (derived, counted) in pairs.items() if derived and counted}
+    if row.functions + row.reduced > _FEW * arithmetic and "FLOPs" in off:
+        off["FLOPs"] = max(off["FLOPs"], 0.0)
     matrices = [shape.split("x") for shape in row.operands.split(", ") if shape.count("x") == 1]
-    if "products" in found and any(int(size) < _LEAST_TILE for size in chain.from_iterable(matrices)):
-        found["products"] = max(found["products"], 0.0)
-    return found
+    if "products" in off and any(int(size) < _LEAST_TILE for size in chain.from_iterable(matrices)):
+        off["products"] = max(off["products"], 0.0)
+    return off
 
 
 _FEW = 0.01
@@ -422,12 +414,12 @@ def summary(folder: Path) -> Summary:
     """For the table of claims: how far bytes, products and FLOPs of any kernel that Inductor wrote lie from ncu's."""
     store = RecordStore(folder, "inductor", ROWS)
     rows = newest(store.points())
-    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
     for row in rows:
-        for what, off in deviations(row).items():
-            if row.kind == "triton" or what == "products":
-                found[what] = max(found.get(what, 0.0), abs(off))
-    return Summary(found, Provenance.of_records(store, rows))
+        for counter, off in deviations(row).items():
+            if row.kind == "triton" or counter == "products":
+                largest[counter] = max(largest.get(counter, 0.0), abs(off))
+    return Summary(largest, Provenance.of_records(store, rows))
 
 
 def _held_against_ncu(block: str, rows: Sequence[InductorRow]) -> Iterator[str]:
@@ -435,14 +427,18 @@ def _held_against_ncu(block: str, rows: Sequence[InductorRow]) -> Iterator[str]:
         yield f"{block}: not held against ncu: {reason}"
         return
     for kind, words in _KINDS.items():
-        for what in ("bytes", "products", "FLOPs"):
-            mine = [row for row in rows if row.kind == kind]
-            found = {
-                f"{row.name} {row.operands}".strip(): off[what] for row in mine if what in (off := deviations(row))
+        for counter in ("bytes", "products", "FLOPs"):
+            of_kind = [row for row in rows if row.kind == kind]
+            errors = {
+                f"{row.name} {row.operands}".strip(): off[counter]
+                for row in of_kind
+                if counter in (off := deviations(row))
             }
-            beyond = [f"{name} {off:+.1%}" for name, off in found.items() if abs(off) > GOAL]
-            line = f"{block}: {what} of {len(found) - len(beyond)} of {len(found)} {words} within {GOAL:.0%} of ncu's"
-            if found:
+            beyond = [f"{name} {off:+.1%}" for name, off in errors.items() if abs(off) > GOAL]
+            line = (
+                f"{block}: {counter} of {len(errors) - len(beyond)} of {len(errors)} {words} within {GOAL:.0%} of ncu's"
+            )
+            if errors:
                 yield f"{line}, not of {', '.join(beyond)}." if beyond else f"{line}."
 
 

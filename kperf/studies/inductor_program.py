@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, kind_and_line
 from kperf.installation import EXAMPLES
 
 SCRIPT = EXAMPLES / "transformer_block.py"
@@ -46,7 +46,7 @@ def made(name: str, device: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, .
     except Exception as error:
         on_gpu = device == "meta" and re.search("cuda|nvidia", str(error), re.IGNORECASE)
         hint = "; without a GPU it has to leave the device of tensors open" if on_gpu else ""
-        raise UsageError(f"{name} ended with {in_words(error)}{hint}") from None
+        raise UsageError(f"{name} ended with {kind_and_line(error)}{hint}") from None
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], torch.nn.Module)):
         raise UsageError(f"{name} gives no module with its inputs: return (module, (tensor, ...))")
     module, inputs = given[0], given[1] if isinstance(given[1], tuple | list) else (given[1],)
@@ -77,18 +77,13 @@ def own_function(name: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"{path} cannot be imported: {in_words(error)}") from None
+        raise UsageError(f"{path} cannot be imported: {kind_and_line(error)}") from None
     finally:
         del sys.path[0]
-    found = getattr(module, function, None)
-    if not callable(found):
+    made_by = getattr(module, function, None)
+    if not callable(made_by):
         raise UsageError(f"{path} has no function {function}")
-    return found  # type: ignore[no-any-return]
-
-
-def in_words(error: Exception) -> str:
-    """Type and first line of an exception."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    return made_by  # type: ignore[no-any-return]
 
 
 def sizes_of(name: str) -> dict[str, int]:

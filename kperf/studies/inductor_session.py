@@ -25,6 +25,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.record import bandwidth
 from kperf.record.files import write_atomically
 from kperf.studies.inductor_program import ROUNDS, is_own, made, round_of, scope_of
+from kperf.studies.interleaved import relative_error
 
 MAX_REL_ERROR = 1e-2
 _WARM = 3
@@ -69,8 +70,8 @@ def compiled(name: str) -> tuple[Program, Callable[[], torch.Tensor], float]:
     with torch.no_grad():
         floats = (tensor.float() if tensor.is_floating_point() else tensor for tensor in inputs)
         reference = copy.deepcopy(block).float()(*floats)
-        error = _error(y, reference)
-        limit = max(MAX_REL_ERROR, 2 * _error(block(*inputs), reference)) if is_own(name) else MAX_REL_ERROR
+        error = relative_error(y, reference)
+        limit = max(MAX_REL_ERROR, 2 * relative_error(block(*inputs), reference)) if is_own(name) else MAX_REL_ERROR
         if not error <= limit:  # a NaN is not
             raise MeasurementError(f"the compiled {name} model is off by {error:.2e} from float32")
 
@@ -83,10 +84,6 @@ def compiled(name: str) -> tuple[Program, Callable[[], torch.Tensor], float]:
         call()
     torch.cuda.synchronize()
     return program, call, error
-
-
-def _error(y: torch.Tensor, reference: torch.Tensor) -> float:
-    return float((y.float() - reference).norm() / reference.norm())
 
 
 def profile(name: str, folder: Path) -> None:
@@ -108,8 +105,8 @@ def profile(name: str, folder: Path) -> None:
     memory = bandwidth.measure()
     if memory is None:
         raise MeasurementError("the GPU has no 512 MiB left to measure its bandwidth: free some of its memory")
-    told: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": memory.copy_gb_per_s}
-    write_atomically(folder / "session.json", json.dumps(told))
+    measured: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": memory.copy_gb_per_s}
+    write_atomically(folder / "session.json", json.dumps(measured))
     write_atomically(folder / "program.json", json.dumps(asdict(program)))
 
 

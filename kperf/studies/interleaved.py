@@ -70,15 +70,15 @@ T = TypeVar("T", bound=TimedRow)
 
 def show(
     console: Console,
-    found: Run[T],
+    run: Run[T],
     table: Callable[[Sequence[T], str], Table],
-    said: Callable[[Sequence[T]], list[str]],
+    sentences: Callable[[Sequence[T]], list[str]],
 ) -> T | None:
     """Print a run as a table with sentences below; returns the first row that is wrong or failed."""
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
+    console.print(table(run.rows, run.stamp))
+    for line in sentences(run.rows):
         console.print(line)
-    return next((row for row in found.rows if row.status in {"wrong", "failed"}), None)
+    return next((row for row in run.rows if row.status in {"wrong", "failed"}), None)
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,15 @@ def timed(row: type[T], candidates: Sequence[Candidate], rounds: int) -> Iterato
     """
     right: list[_Right] = []
     without_time: list[T] = []
-    for one in candidates:
+    for candidate in candidates:
         try:
-            right.append(_prepared(one))
+            right.append(_prepared(candidate))
         except torch.AcceleratorError:
             raise
         except Exception as error:  # whatever a compiler or a library raises is this candidate's failure
-            without_time.append(row(**one.fields, **_reason(error)))
+            without_time.append(row(**candidate.fields, **_reason(error)))
     if right:
-        found = time_in_turn(right, rounds)
+        rounds_taken = time_in_turn(right, rounds)
     for prepared in right:
         yield row(
             **prepared.fields,
@@ -138,11 +138,11 @@ def timed(row: type[T], candidates: Sequence[Candidate], rounds: int) -> Iterato
             status="ok",
             samples_ms=tuple(prepared.samples_ms),
             places=tuple(prepared.places),
-            ceiling_ms=tuple(found.ceiling_ms),
-            device_states=DeviceStates.of(found.states),
-            settling=found.settling,
-            other_processes=found.other_processes,
-            idle_share=found.idle_share,
+            ceiling_ms=tuple(rounds_taken.ceiling_ms),
+            device_states=DeviceStates.of(rounds_taken.states),
+            settling=rounds_taken.settling,
+            other_processes=rounds_taken.other_processes,
+            idle_share=rounds_taken.idle_share,
         )
     yield from without_time
 
@@ -166,9 +166,9 @@ def _reason(error: Exception) -> dict[str, Any]:
     return {"status": "unsupported" if isinstance(error, UsageError) else "failed", "message": message}
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
+def relative_error(computed: Tensor, exact: Tensor) -> float:
     """|found - exact| / |exact| over all elements; not a number where one is not."""
-    return float((found.float() - exact).norm() / exact.norm())
+    return float((computed.float() - exact).norm() / exact.norm())
 
 
 def speedup(ours: TimedRow, theirs: TimedRow) -> tuple[float, float, float]:

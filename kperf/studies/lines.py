@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.compat.triton import binary_tool
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
@@ -115,18 +116,18 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
     """
     require_checkout("what `kperf lines` profiles, examples/,")
     measure_here = partial(measure, ncu_path=ncu_path)
-    found = measured_or_recorded(
+    shown = measured_or_recorded(
         console, results, "lines", ROWS, measure_here, require_gpu=require_gpu, in_children=True
     )
-    console.print(costs_table(found.rows, found.stamp))
-    rows = as_taken(found.rows)
+    console.print(costs_table(shown.rows, shown.stamp))
+    rows = as_taken(shown.rows)
     for profiler, kernel in _sampled(rows):
         console.print(annotated(rows, profiler, kernel))
-    page = found.folder / "lines.html"
-    write_atomically(page, html_page(rows, found.stamp))
+    page = shown.folder / "lines.html"
+    write_atomically(page, html_page(rows, shown.stamp))
     console.print(f"written: {page}")
-    for path in draw(rows, found.stamp, found.folder / "lines"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(rows, shown.stamp, shown.folder / "lines"):
+        console.print(f"drawn: {path} ({shown.stamp})")
 
 
 def measure(common: Common, *, ncu_path: Path | None) -> Iterator[LinesRow]:
@@ -173,10 +174,10 @@ def _samples(profiler: str, printed: str, folder: Path) -> Samples:
         return ncu_samples(printed, folder)
     if profiler != "proton_sampling":
         return {}
-    found = proton_samples(read_tree(folder / "lines.hatchet"), _as_in_repository)
-    if not found:
+    samples = proton_samples(read_tree(folder / "lines.hatchet"), _as_in_repository)
+    if not samples:
         raise UsageError("Proton took no samples: CUPTI wants the right to read the GPU's counters")
-    return found
+    return samples
 
 
 def _run(command: Sequence[str]) -> None:
@@ -185,7 +186,7 @@ def _run(command: Sequence[str]) -> None:
     except subprocess.TimeoutExpired:
         raise UsageError(f"it took more than {_LIMIT_S} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        last = child.last_line(done.stderr)
         why = "; CUPTI wants the right to read the GPU's counters" if "PCSampling" in last else ""
         raise UsageError(f"it failed: {last[:200]}{why}")
 
@@ -195,15 +196,15 @@ def proton_samples(tree: Tree, named: Callable[[str], str] = str) -> Samples:
 
     named: what a file is called here.
     """
-    found: Counter[Place] = Counter()
+    samples: Counter[Place] = Counter()
     stalled: Counter[Place] = Counter()
     for frame, above in _with_parents(tree, ""):
         match = _LINE_LEFT.fullmatch(frame.name) or _LINE_RIGHT.fullmatch(frame.name)
         if match and "num_samples" in frame.metrics:
             place = (match["function"] or above, named(match["file"]), int(match["line"]))
-            found[place] += _whole(frame.metrics["num_samples"], "Proton")
+            samples[place] += _whole(frame.metrics["num_samples"], "Proton")
             stalled[place] += _whole(frame.metrics.get("num_stalled_samples", 0.0), "Proton")
-    return {place: (found[place], min(stalled[place], found[place])) for place in found}
+    return {place: (samples[place], min(stalled[place], samples[place])) for place in samples}
 
 
 def _protons(samples: int, stalled: int) -> tuple[int, int]:
@@ -236,7 +237,7 @@ def ncu_samples(printed: str, folder: Path) -> Samples:
 
     Raises `UsageError` if ncu's instructions are not those of the machine code, or it printed no such table.
     """
-    found: Counter[Place] = Counter()
+    samples: Counter[Place] = Counter()
     stalled: Counter[Place] = Counter()
     lines: list[tuple[str, int]] = []
     kernel, place = "", 0
@@ -254,18 +255,18 @@ def ncu_samples(printed: str, folder: Path) -> Samples:
         elif header and lines and len(cells) >= len(header):
             if place < len(lines):
                 file, line = lines[place]
-                found[kernel, file, line] += _count(cells, header[_ALL])
+                samples[kernel, file, line] += _count(cells, header[_ALL])
                 stalled[kernel, file, line] += _count(cells, header.get(_STALLED))
             place += place < len(lines) or not _PADDING.match(cells[header["Source"]].strip())
     _all_seen(kernel, place, lines)
-    if not found.total():
+    if not samples.total():
         raise UsageError("ncu printed no samples by instruction: SourceCounters wants a newer version")
-    return {key: (count, min(stalled[key], count)) for key, count in found.items() if count}
+    return {key: (count, min(stalled[key], count)) for key, count in samples.items() if count}
 
 
-def _all_seen(kernel: str, seen: int, lines: Sequence[tuple[str, int]]) -> None:
-    if lines and seen != len(lines):
-        raise UsageError(f"ncu has {seen} instructions of {kernel}, and the machine code that ran has {len(lines)}")
+def _all_seen(kernel: str, count: int, lines: Sequence[tuple[str, int]]) -> None:
+    if lines and count != len(lines):
+        raise UsageError(f"ncu has {count} instructions of {kernel}, and the machine code that ran has {len(lines)}")
 
 
 def _count(cells: Sequence[str], column: int | None) -> int:
@@ -319,14 +320,14 @@ def factors(rows: Sequence[LinesRow], *, of_process: bool = False) -> dict[str, 
     """Profiler -> how many times as long the launches, or the whole process, took as without one."""
     costs = {row.profiler: row.process_s if of_process else row.launches_s for row in rows if isinstance(row, CostRow)}
     seconds = {name: cost for name, cost in costs.items() if cost is not None}
-    return {name: mine / seconds["plain"] for name, mine in seconds.items()} if "plain" in seconds else {}
+    return {name: own / seconds["plain"] for name, own in seconds.items()} if "plain" in seconds else {}
 
 
 def costs_table(rows: Sequence[LinesRow], stamp: str) -> Table:
     """A row a profiler."""
-    made = Table(title=f"one and the same script under each profiler; {stamp}", title_justify="left")
-    for column in ("profiler", "launches, s", "times plain", "process, s", "the slides", "why not"):
-        made.add_column(column, justify="left" if column in {"profiler", "the slides", "why not"} else "right")
+    title = f"one and the same script under each profiler; {stamp}"
+    headers = ("profiler", "launches, s", "times plain", "process, s", "the slides", "why not")
+    made = titled_table(title, *headers, left={"profiler", "the slides", "why not"})
     times = factors(rows)
     for row in rows:
         if isinstance(row, CostRow):
@@ -340,13 +341,12 @@ def costs_table(rows: Sequence[LinesRow], stamp: str) -> Table:
 
 def annotated(rows: Sequence[LinesRow], profiler: str, kernel: str) -> Table:
     """The sampled lines of a kernel in the order of the source, with bars; stalled samples are their dark part."""
-    mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
-    samples = sum(row.samples for row in mine)
+    of_kernel = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
+    samples = sum(row.samples for row in of_kernel)
     total = samples or 1
-    made = Table(title=f"{kernel} by {label(profiler)}: {samples} samples", title_justify="left")
-    for column in ("samples", "stalled", "share", "", "line", "source"):
-        made.add_column(column, justify="right" if column in {"samples", "stalled", "share", "line"} else "left")
-    for row in sorted(mine, key=lambda row: (row.file, row.line)):
+    headers = ("samples", "stalled", "share", "", "line", "source")
+    made = titled_table(f"{kernel} by {label(profiler)}: {samples} samples", *headers, left={"", "source"})
+    for row in sorted(of_kernel, key=lambda row: (row.file, row.line)):
         dark, light = round(20 * row.stalled / total), round(20 * (row.samples - row.stalled) / total)
         counts = (str(row.samples), str(row.stalled), f"{row.samples / total:.1%}", "█" * dark + "░" * light)
         made.add_row(*counts, f"{row.file}:{row.line}", Text(row.text.rstrip()))
@@ -361,11 +361,13 @@ def html_page(rows: Sequence[LinesRow], stamp: str) -> str:
         f"<h1>Samples by line</h1><p>{html.escape(stamp)}</p>",
     ]
     for profiler, kernel in _sampled(rows):
-        mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
-        most = max((row.samples for row in mine), default=1) or 1
+        of_kernel = [
+            row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)
+        ]
+        most = max((row.samples for row in of_kernel), default=1) or 1
         parts.append(f"<h2>{html.escape(kernel)} by {html.escape(label(profiler))}</h2><table>")
         parts.append("<tr><th>samples</th><th>stalled</th><th>line</th><th>source</th></tr>")
-        for row in sorted(mine, key=lambda row: (row.file, row.line)):
+        for row in sorted(of_kernel, key=lambda row: (row.file, row.line)):
             parts.append(
                 f"<tr style='background:rgba(213,94,0,{0.7 * row.samples / most:.2f})'><td class='n'>{row.samples}</td>"
                 f"<td class='n'>{row.stalled}</td><td>{html.escape(row.file)}:{row.line}</td>"
@@ -381,11 +383,11 @@ def read_samples(path: Path) -> list[ReportedSamples]:
     Raises `UsageError` if the file is missing, damaged, or holds no samples.
     """
     if path.suffix == ".hatchet":
-        found = {place: _protons(*counts) for place, counts in proton_samples(read_tree(path)).items()}
-        if not any(count for count, _ in found.values()):
+        samples = {place: _protons(*counts) for place, counts in proton_samples(read_tree(path)).items()}
+        if not any(count for count, _ in samples.values()):
             how = 'triton.profiler.start("NAME", backend="cupti", mode="pcsampling")'  # `proton -m` is lost before 3.8
             raise UsageError(f"{path} has no samples by line: profile with `{how}`")
-        return [ReportedSamples("Proton", found, str(path))]
+        return [ReportedSamples("Proton", samples, str(path))]
     if path.name != "lines.jsonl":
         raise UsageError(f"{path} is no file of samples: give a .hatchet of Proton's, or a lines.jsonl")
     if not path.is_file():

@@ -54,14 +54,14 @@ class Prediction:
 def predictions(folder: Path) -> list[Prediction]:
     """Of every recorded kernel with MMAs, by name. Raises `UsageError` for a broken record."""
     timelines = dict(_pipelines(folder))
-    found = []
+    made = []
     for name, timeline in timelines.items():
         iteration_time = timeline.cycles_per_unit.median
         if timeline.bound is not None:
-            found.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, iteration_time))
+            made.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, iteration_time))
         if timeline.replay is not None:
             source = f"the work of {timeline.replay.ctas} CTAs"
-            found.append(Prediction(name, "graph", source, timeline.replay.cycles, timeline.replay.measured_cycles))
+            made.append(Prediction(name, "graph", source, timeline.replay.cycles, timeline.replay.measured_cycles))
     for measured, variant in PARTNERS:
         if {measured, variant} <= timelines.keys() and timelines[measured].replay is not None:
             try:
@@ -69,8 +69,8 @@ def predictions(folder: Path) -> list[Prediction]:
             except NoPredictionError:
                 continue
             iteration_time = timelines[variant].cycles_per_unit.median
-            found.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, iteration_time))
-    return found
+            made.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, iteration_time))
+    return made
 
 
 def summary(folder: Path) -> Summary:

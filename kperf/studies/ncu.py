@@ -43,7 +43,7 @@ class Rule(Frozen):
 
 
 def find(given: Path | None = None) -> Path:
-    """`given`, or the newest on PATH, in CUDA_HOME and where CUDA is installed. Raises `UsageError` with the mend."""
+    """`given`, or the newest on PATH, in CUDA_HOME and where CUDA is installed. Raises `UsageError` with the fix."""
     if given is not None:
         if not os.access(given, os.X_OK) or given.is_dir():
             raise UsageError(f"{given} is no program: name Nsight Compute's ncu with --ncu")
@@ -52,8 +52,8 @@ def find(given: Path | None = None) -> Path:
         return Path(on_path)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     patterns = [*([f"{home}/bin"] if home else []), *_FOLDERS]
-    found = [path / "ncu" for pattern in patterns for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
-    for path in found:
+    paths = [path / "ncu" for pattern in patterns for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
+    for path in paths:
         if os.access(path, os.X_OK):
             return path
     raise UsageError(
@@ -64,12 +64,12 @@ def find(given: Path | None = None) -> Path:
 def version(ncu: Path) -> str:
     """`2025.3.1.0`. Raises `UsageError` for a program that does not say so."""
     try:
-        found = _VERSION.search(child.run([ncu, "--version"], _LIMIT_S).stdout)
+        match = _VERSION.search(child.run([ncu, "--version"], _LIMIT_S).stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{ncu} does not run: {first_line(error)}") from None
-    if found is None:
+    if match is None:
         raise UsageError(f"{ncu} does not say its version: name Nsight Compute's ncu with --ncu")
-    return found[1]
+    return match[1]
 
 
 def run(
@@ -85,7 +85,7 @@ def run(
 
     Clocks stay as they are: by itself ncu holds them at base, for all who use the card, and measures another machine.
     in_part: a table will do that ncu printed although the command failed.
-    Raises `UsageError` with the mend where this user may not read the GPU's counters, and for any other failure.
+    Raises `UsageError` with the fix where this user may not read the GPU's counters, and for any other failure.
     """
     words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off"]
     words += ["--clock-control", "none", *options]
@@ -95,15 +95,15 @@ def run(
         raise UsageError(f"ncu took more than {limit_s:.0f} s") from None
     except OSError as error:
         raise UsageError(f"{ncu} does not run: {first_line(error)}") from None
-    said = done.stdout + done.stderr
-    if "ERR_NVGPUCTRPERM" in said:
+    printed = done.stdout + done.stderr
+    if "ERR_NVGPUCTRPERM" in printed:
         raise UsageError(
             "this user may not read the GPU's counters (ERR_NVGPUCTRPERM): the administrator allows it to all with "
             "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d/ and a restart, or a container "
             "is started with --cap-add SYS_ADMIN"
         )
     if done.returncode and not (in_part and '\n"ID"' in f"\n{done.stdout}"):
-        lines = [line for line in said.splitlines() if "==ERROR==" in line] or said.splitlines()[-1:]
+        lines = [line for line in printed.splitlines() if "==ERROR==" in line] or printed.splitlines()[-1:]
         raise UsageError(f"ncu failed: {lines[0].removeprefix('==ERROR== ') if lines else done.returncode}")
     return done.stdout
 
@@ -123,10 +123,10 @@ def rows(text: str) -> list[dict[str, str]]:
 
 def metrics(text: str, names: Sequence[str]) -> list[dict[str, float]]:
     """Of each kernel in such a table these numbers. Raises `UsageError` if one is not there, or is no number."""
-    found = rows(text)
-    if missing := [name for name in names if any(name not in row for row in found)]:
+    kernels = rows(text)
+    if missing := [name for name in names if any(name not in row for row in kernels)]:
         raise UsageError(f"ncu's table has no {missing[0]}")
-    return [{name: foreign.number(row[name], "ncu") for name in names} for row in found]
+    return [{name: foreign.number(row[name], "ncu") for name in names} for row in kernels]
 
 
 def rules(text: str) -> list[tuple[str, list[Rule]]]:
@@ -135,15 +135,15 @@ def rules(text: str) -> list[tuple[str, list[Rule]]]:
     Raises `UsageError` if there is no such table, if it has no rules, or for an estimate that is none.
     """
     names: dict[str, str] = {}
-    found: dict[str, list[Rule]] = {}
+    by_kernel: dict[str, list[Rule]] = {}
     for row in rows(text):
         names.setdefault(row["ID"], row.get("Kernel Name", ""))
-        of_kernel = found.setdefault(row["ID"], [])
+        of_kernel = by_kernel.setdefault(row["ID"], [])
         if row.get("Rule Name"):
             of_kernel.append(_rule(row))
-    if not any(found.values()):
+    if not any(by_kernel.values()):
         raise UsageError("ncu's table has no rules: it wants --page details and sections that have some")
-    return [(names[number], found[number]) for number in sorted(found, key=int)]
+    return [(names[number], by_kernel[number]) for number in sorted(by_kernel, key=int)]
 
 
 def _rule(row: dict[str, str]) -> Rule:

@@ -56,7 +56,7 @@ class Operation:
     """Something that launches one kernel.
 
     `make`: a call for so many numbers, whose result is what it computed. `flops` and `bytes`: of a call, of so many
-    numbers. `missing`: why it cannot run on this machine, a sentence with the mend, or None.
+    numbers. `missing`: why it cannot run on this machine, a sentence with the fix, or None.
     """
 
     key: str
@@ -152,8 +152,8 @@ def _numba(n: int) -> Call:
 
 
 def _numba_missing() -> str | None:
-    found = importlib.util.find_spec("numba")
-    return None if found else "Numba is not installed: `make libraries` in a checkout installs it"
+    spec = importlib.util.find_spec("numba")
+    return None if spec else "Numba is not installed: `make libraries` in a checkout installs it"
 
 
 def _copy(n: int) -> Call:

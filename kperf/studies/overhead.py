@@ -117,8 +117,8 @@ def measure(
 ) -> list[Cost]:
     """As `take`, what it comes to."""
     return [
-        Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
-        for one in take(console, subject, traced, bind, rounds)
+        Cost(choice=cost.choice, pairs=cost.pairs, ratio=cost.ratio, same_order=cost.same_order)
+        for cost in take(console, subject, traced, bind, rounds)
     ]
 
 
@@ -147,9 +147,8 @@ WORDS = {
 
 def table(costs: list[Cost], label: str) -> Table:
     """For the console."""
-    result = Table(title=f"what tracing costs: {label}", title_justify="left")
-    for column in ("choice", "pairs of events", "slower by", "order of instructions"):
-        result.add_column(column)
+    headers = ("choice", "pairs of events", "slower by", "order of instructions")
+    result = Table(*headers, title=f"what tracing costs: {label}", title_justify="left")
     for cost in costs:
         order = "the original kernel's" if cost.same_order else "another"
         result.add_row(WORDS.get(cost.choice, cost.choice), str(cost.pairs), f"{cost.ratio - 1:+.1%}", order)

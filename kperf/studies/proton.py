@@ -1,7 +1,7 @@
 """`make proton`: Proton over attention's implementations and SDPA's back ends, as its users use it.
 
 Scopes carry floating-point operations and bytes; a launch hook renames our kernels with their configuration; warm-up
-lies outside of the session (deactivate, activate). Its `.hatchet` files are kept, told as trees and subtracted; the
+lies outside of the session (deactivate, activate). Its `.hatchet` files are kept, printed as trees and subtracted; the
 names of the kernels say which code torch ran. `proton`, the command, is run on a script of examples/.
 """
 
@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.record.files import write_atomically
@@ -76,11 +77,11 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
     Raises `UsageError` without a record, and without a checkout.
     """
     require_checkout("what `kperf proton` profiles, examples/,")
-    found = measured_or_recorded(
+    shown = measured_or_recorded(
         console, results, "proton", ROWS, partial(measure, results=results), require_gpu=require_gpu
     )
-    console.print(table(found.rows, found.stamp))
-    folder = found.folder / "proton"
+    console.print(table(shown.rows, shown.stamp))
+    folder = shown.folder / "proton"
     trees = {path.stem: read_tree(path) for path in sorted(folder.glob("*.hatchet"))}
     for name, tree in trees.items():
         console.print(f"{folder / name}.hatchet: TFLOP/s, GB/s, ms and calls of each frame")
@@ -88,12 +89,12 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
     if {"full", "causal"} <= trees.keys():
         console.print("full less causal: ms of each frame")
         console.print(rendered(subtract(trees["full"], trees["causal"]), (_milliseconds,)))
-    for line in said(found.rows):
+    for line in sentences(shown.rows):
         console.print(line)
     if importlib.util.find_spec("hatchet") is None:
         console.print("proton-viewer opens these files with llnl-hatchet and pandas: pip install llnl-hatchet pandas")
-    for path in draw(found.rows, found.stamp, found.folder / "proton_tflops"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(shown.rows, shown.stamp, shown.folder / "proton_tflops"):
+        console.print(f"drawn: {path} ({shown.stamp})")
 
 
 def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
@@ -126,14 +127,13 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
 
 
 def under_proton(command: Sequence[str], limit_s: float = _LIMIT_S) -> None:
-    """Run a process that profiles itself. Raises `MeasurementError` if it fails, with the last that it said."""
+    """Run a process that profiles itself. Raises `MeasurementError` if it fails, with the last line that it printed."""
     try:
         done = child.run(command, limit_s)
     except subprocess.TimeoutExpired:
         raise MeasurementError(f"profiling under Proton took more than {limit_s:g} s") from None
     if done.returncode:
-        last = ((done.stderr or done.stdout).strip().splitlines() or ["no word"])[-1]
-        raise MeasurementError(f"profiling under Proton failed: {last[:200]}")
+        raise MeasurementError(f"profiling under Proton failed: {child.last_line(done.stderr or done.stdout)[:200]}")
 
 
 def _row(common: Common, session: str, key: str, tree: Tree, reason: str) -> ProtonRow:
@@ -175,9 +175,8 @@ COLUMNS = (
 
 def table(rows: Sequence[ProtonRow], stamp: str) -> Table:
     """A row an implementation and session."""
-    made = Table(title=f"by Proton; {stamp}", title_justify="left")
-    for column in ("session", "implementation", "us", "TFLOP/s", "GB/s", "kernels"):
-        made.add_column(column, justify="right" if column in {"us", "TFLOP/s", "GB/s"} else "left")
+    headers = ("session", "implementation", "us", "TFLOP/s", "GB/s", "kernels")
+    made = titled_table(f"by Proton; {stamp}", *headers, left={"session", "implementation", "kernels"})
     for row in rows:
         numbers = ("-" if value is None else f"{value:.1f}" for value in (row.time_us, row.tflops, row.gb_per_s))
         made.add_row(
@@ -202,7 +201,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 90 else f"{name[:87]}..."
 
 
-def said(rows: Sequence[ProtonRow]) -> list[str]:
+def sentences(rows: Sequence[ProtonRow]) -> list[str]:
     """Which code SDPA ran, by the names of its kernels."""
     return [
         f"{label(row.implementation)}, {row.session}, ran {_names(row, ', ')}."

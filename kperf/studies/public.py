@@ -93,11 +93,11 @@ class Pair:
 def run(console: Console, results: Path, pairs: Path | None) -> None:
     """Measure the pairs of a file, or show the recorded ones. Raises `UsageError` if there are none, or no GPU."""
     if pairs is None:
-        found = _recorded(recorded_folder(results, "public.jsonl"))
+        shown = _recorded(recorded_folder(results, "public.jsonl"))
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
-        found = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
-    console.print(table(found.rows, found.stamp))
+        shown = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
+    console.print(table(shown.rows, shown.stamp))
 
 
 def read_pairs(path: Path) -> Sequence[Pair]:
@@ -189,9 +189,9 @@ def _tensors(outputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     return [output.clone() for output in outputs if isinstance(output, torch.Tensor)]
 
 
-def compared(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Likeness:
+def compared(expected: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Likeness:
     """How alike the least alike pair of outputs is."""
-    each = {likeness(b, a) for a, b in zip(expected, found, strict=True)}
+    each = {likeness(b, a) for a, b in zip(expected, outputs, strict=True)}
     return max(each, key=get_args(Likeness).index, default="equal bits")
 
 
@@ -214,9 +214,7 @@ _ADVISED = ("kernel", "finding", "what the finding says", "its advice", "estimat
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     """A row a kernel, the largest gain first."""
-    made = Table(title=f"public kernels before and after a change; {stamp}", title_justify="left")
-    for column in HEAD:
-        made.add_column(column)
+    made = Table(*HEAD, title=f"public kernels before and after a change; {stamp}", title_justify="left")
     for row in in_order(rows):
         made.add_row(*cells(row))
     return made
@@ -224,13 +222,13 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 
 def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
-    found = _recorded(folder)
-    rows = in_order(found.rows)
+    shown = _recorded(folder)
+    rows = in_order(shown.rows)
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
     found_on = sum(bool(row.findings) for row in gained)
     lines = [
-        f"{found.stamp[0].upper()}{found.stamp[1:]}.",
+        f"{shown.stamp[0].upper()}{shown.stamp[1:]}.",
         "",
         f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {_came_of(rows)}",
         f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became faster.",
@@ -239,7 +237,7 @@ def markdown(folder: Path) -> str:
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
-        *md.table(_ADVISED, map(_said, advised)),
+        *md.table(_ADVISED, map(_advised_cells, advised)),
         "",
         "Commits:",
         "",
@@ -311,7 +309,7 @@ def _followed(row: PublicRow) -> Finding:
     return next(finding for finding in row.findings if finding.id == row.rule)
 
 
-def _said(row: PublicRow) -> tuple[str, ...]:
+def _advised_cells(row: PublicRow) -> tuple[str, ...]:
     finding = _followed(row)
     estimate = finding.estimate
     words = f"{estimate.speedup:.2g} x ({estimate.low:.2g} to {estimate.high:.2g})" if estimate is not None else "none"

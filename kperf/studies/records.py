@@ -74,9 +74,9 @@ def measured_or_recorded(
     if reason is not None:
         if require_gpu:
             raise UsageError(reason)
-        found = recorded(_recorded_in(results, name, reason, command or name), name, rows)
+        run = recorded(_recorded_in(results, name, reason, command or name), name, rows)
         console.print(f"static: what was recorded is shown; {reason}")
-        return found
+        return run
     store = RecordStore(folder_of(results), name, rows)
     made: list[R] = []
     with nullcontext() if in_children else device.exclusive(), store.writer() as writer:
@@ -101,8 +101,8 @@ def measured_or_recorded(
 def recorded(folder: Path, name: str, rows: Records[R], counts: Callable[[R], bool] = lambda _: True) -> Run[R]:
     """The newest run in `<name>.jsonl`, of the rows that count. Raises `UsageError` if it is broken or has no row."""
     store = RecordStore(folder, name, rows)
-    found = newest([row for row in store.points() if counts(row)])
-    return Run(folder, found, stamp(store, found, "recorded"))
+    rows_of_run = newest([row for row in store.points() if counts(row)])
+    return Run(folder, rows_of_run, stamp(store, rows_of_run, "recorded"))
 
 
 def folder_of(results: Path) -> Path:

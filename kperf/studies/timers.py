@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
@@ -32,11 +33,11 @@ from kperf.record.store import RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.operations import OPERATIONS, N, Samples, made
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
-from kperf.trace.analyze.read import decode_launch
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import WARM, TraceOptions
 from kperf.trace.instrument.events import read_rules
+from kperf.trace.results import decoded
 
 ROUNDS = 5
 LAUNCHES = 20
@@ -112,12 +113,12 @@ Draw = Callable[[Sequence[TimerRow], str, Path], list[Path]]
 def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, require_gpu: bool) -> None:
     """Measure, or read what is recorded; print the tables and draw them. Raises `UsageError` if nothing is recorded."""
     measure_here = partial(measure, ncu_path=ncu_path, results=results)
-    found = measured_or_recorded(console, results, "timers", ROWS, measure_here, require_gpu=require_gpu)
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
+    shown = measured_or_recorded(console, results, "timers", ROWS, measure_here, require_gpu=require_gpu)
+    console.print(table(shown.rows, shown.stamp))
+    for line in sentences(shown.rows):
         console.print(line)
-    for path in draw(found.rows, found.stamp, found.folder / "timers"):
-        console.print(f"drawn: {path} ({found.stamp})")
+    for path in draw(shown.rows, shown.stamp, shown.folder / "timers"):
+        console.print(f"drawn: {path} ({shown.stamp})")
 
 
 def measure(common: Common, *, ncu_path: Path | None, results: Path) -> Iterator[TimerRow]:
@@ -174,7 +175,7 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
     """Microseconds by timer and operation, of the timers that live in this process."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     ten = {key: capture_graph(call, _REPLAYED)[0] for key, call in calls.items()}
-    one = {key: capture_graph(call, 1)[0] for key, call in calls.items()}
+    single = {key: capture_graph(call, 1)[0] for key, call in calls.items()}
 
     def host(key: str) -> float:
         begin = time.perf_counter()
@@ -191,7 +192,7 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
         return float(start.elapsed_time(end)) * 1e3
 
     def flushed(key: str) -> float:
-        elapsed = timed_replay(one[key], flush)
+        elapsed = timed_replay(single[key], flush)
         torch.cuda.synchronize()
         return elapsed() * 1e3
 
@@ -217,15 +218,14 @@ def _in_turn(calls: dict[str, Callable[[], object]]) -> dict[str, Samples]:
 
 
 def _traced(call: Callable[[], object]) -> list[float]:
-    """From the first block's begin to the last one's end, by the timers in the records of a traced launch."""
+    """From the first CTA's begin to the last one's end, by the timers in the events of a traced launch."""
     with Interceptor(TraceOptions(passes=1, ctas="all"), read_rules(), Gpu(), lambda _: None) as launches:
         for _ in range(WARM):
             call()
         (kernel,) = launches.scheduler.chosen
     if kernel.taken is None:
         raise kernel.problem or MeasurementError(f"{kernel.name} was not traced")
-    instrumented = kernel.taken.instrumented
-    timers = decode_launch(kernel.taken.buffer, instrumented.recording, instrumented.program).events
+    timers = decoded(kernel.taken).events
     return [float(timers.end_ns.max() - timers.start_ns.min()) / 1e3]
 
 
@@ -288,8 +288,7 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
                 return _by_ncu(keys, [*command, str(out)], ncu.find(ncu_path)), "ncu saw nothing of it"
             done = child.run([*command, str(out)], _CHILD_LIMIT_S)
             if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-                return {}, f"{TIMERS[timer].label} failed: {last[:200]}"
+                return {}, f"{TIMERS[timer].label} failed: {child.last_line(done.stderr)[:200]}"
             trace = out.with_suffix(".chrome_trace.json")
             if trace.exists():
                 write_atomically(folder_of(results) / "timers.chrome_trace.json", trace.read_bytes())
@@ -317,9 +316,8 @@ def table(rows: Sequence[TimerRow], stamp: str) -> Table:
     """A row a timer, a column an operation: microseconds, and how far off the reference; below the bandwidth."""
     of = {(row.operation, row.timer): row for row in rows if row.n == N}
     keys = [key for key in OPERATIONS if any(row.samples_us for (operation, _), row in of.items() if operation == key)]
-    made = Table(title=f"microseconds a call, and over {TIMERS[REFERENCE].label}; {stamp}", title_justify="left")
-    for column in ("timer", *(OPERATIONS[key].label for key in keys), "counts"):
-        made.add_column(column, justify="left" if column in {"timer", "counts"} else "right")
+    title = f"microseconds a call, and over {TIMERS[REFERENCE].label}; {stamp}"
+    made = titled_table(title, "timer", *(OPERATIONS[key].label for key in keys), "counts", left={"timer", "counts"})
     for timer, item in TIMERS.items():
         made.add_row(
             item.label, *(_cell(of.get((key, timer)), of.get((key, REFERENCE))) for key in keys), item.includes
@@ -350,7 +348,7 @@ def operation_label(key: str) -> str:
 
 def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
     """Operation -> the widest distance between medians of its device-side timers, over their median."""
-    found = {}
+    spreads = {}
     for key in OPERATIONS:
         medians = [
             row.median_us
@@ -358,19 +356,19 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
             if (row.operation, row.n) == (key, N) and row.timer in _DEVICE_SIDE and row.median_us is not None
         ]
         if len(medians) > 1:
-            found[key] = (max(medians) - min(medians)) / statistics.median(medians)
-    return found
+            spreads[key] = (max(medians) - min(medians)) / statistics.median(medians)
+    return spreads
 
 
 def summary(folder: Path) -> Summary:
     """For the table of claims: the widest disagreement of device-side timers about an operation."""
     store = RecordStore(folder, "timers", ROWS)
     rows = newest(store.points())
-    found = disagreement(rows)
-    return Summary({"device-side": max(found.values())} if found else {}, Provenance.of_records(store, rows))
+    spreads = disagreement(rows)
+    return Summary({"device-side": max(spreads.values())} if spreads else {}, Provenance.of_records(store, rows))
 
 
-def said(rows: Sequence[TimerRow]) -> list[str]:
+def sentences(rows: Sequence[TimerRow]) -> list[str]:
     """Whether device-side timers agree, and the reasons of rows without samples, each once."""
     lines = [
         f"{OPERATIONS[key].label}: device-side timers lie {spread:.1%} apart, "

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.compat.triton import LaunchCall, interpreting
-from kperf.console import printable
+from kperf.console import printable, titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override
 from kperf.record import device
@@ -58,8 +58,8 @@ def run(
     if not options.listing:
         make_output(shown)
     output, error = Stream("stdout"), Stream("stderr")
-    said: set[str] = set()
-    say = _sayer(error, said)
+    printed: set[str] = set()
+    say = _sayer(error, printed)
     results = Results(shown.absolute(), shown, formats, say)
     printed_to = None if console.file is sys.stdout else console.file  # None: what standard output is then
     console.file = output.file
@@ -84,7 +84,7 @@ def run(
         launches.end()
         output.restore()
         error.restore()
-        return _report(console, launches, results, say, said, page, untraced)
+        return _report(console, launches, results, say, printed, page, untraced)
 
     def report_and_leave() -> int:
         try:
@@ -101,19 +101,19 @@ def run(
                 status = script.run()
             if launches.is_in_a_fork:  # which ends as it would
                 return status
-            found = report()
+            reported_status = report()
             if results.bugs:
                 raise results.bugs[0]
-            return status or found
+            return status or reported_status
     finally:
         console.file = printed_to  # type: ignore[assignment]  # rich says so of None, and takes it
         for stream in (output, error):
             stream.close()
 
 
-def _sayer(stream: Stream, said: set[str]) -> Callable[[str], None]:
+def _sayer(stream: Stream, printed: set[str]) -> Callable[[str], None]:
     def say(line: str) -> None:
-        said.add(line)
+        printed.add(line)
         print(f"kperf: {printable(line)}", file=stream.file, flush=True)
 
     return say
@@ -140,13 +140,13 @@ def _report(
     launches: Interceptor,
     results: Results,
     say: Callable[[str], None],
-    said: Collection[str],
+    printed: Collection[str],
     page: Page | None,
     untraced: int,
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
 
-    Problems that were printed while the script ran (`said`) come again only if the exit status is not 0 for them.
+    Problems that were printed while the script ran (`printed`) come again only if the exit status is not 0 for them.
 
     First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader. The GPU
     is given back before the pictures.
@@ -156,17 +156,17 @@ def _report(
         return 0
     kept = read_chosen(launches, results)
     launches.capturer.close()
-    for one in kept:
-        results.draw(one)
-    for one in kept:
-        results.print(console, one, checked=launches.options.check)
+    for kernel in kept:
+        results.draw(kernel)
+    for kernel in kept:
+        results.print(console, kernel, checked=launches.options.check)
     if page is not None and kept:
-        page([one.path.with_name(f"{one.path.name}.timeline.json") for one in kept])
+        page([kernel.path.with_name(f"{kernel.path.name}.timeline.json") for kernel in kept])
     problems = problems_of(launches, results)
     wrong = results.bugs or any(isinstance(problem, MeasurementError) for problem in problems)
     status = 1 if wrong else untraced if problems and not kept else 0
     for line in dict.fromkeys(map(str, problems)):
-        if status or line not in said:
+        if status or line not in printed:
             say(line)
     return status
 
@@ -203,11 +203,8 @@ def _problem(kernel: Kernel, launches: Interceptor, results: Results) -> UsageEr
 
 def listing(launches: Interceptor) -> Table:
     """All kernels, the slowest first."""
-    table = Table(title="kernels that the script launched", title_justify="left")
-    for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "CTAs an SM"):
-        table.add_column(column, justify="left" if column in {"kernel", "file"} else "right")
-    table.add_column("GPU time", justify="right")
-    table.add_column("share", justify="right")
+    headers = ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "CTAs an SM", "GPU time", "share")
+    table = titled_table("kernels that the script launched", *headers, left={"kernel", "file"})
     scheduler = launches.scheduler
     total = sum(map(scheduler.total_ms, scheduler.kernels.values()))
     for kernel in scheduler.chosen:

@@ -26,8 +26,8 @@ def reported(report: Callable[[], int]) -> Iterator[Callable[[int], None]]:
     def end(status: int) -> None:
         try:
             if os.getpid() == process and begun.acquire(blocking=False):
-                found = report()
-                status = status or found
+                reported_status = report()
+                status = status or reported_status
         finally:
             exit_at_once(status)
 

@@ -211,7 +211,7 @@ class Results:
     def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
         kept = self.kept.get(kernel.key)
         if kept is None or kept.buffer is not taken.buffer:
-            launch = _decoded(taken)
+            launch = decoded(taken)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
         drawn, kept.timeline = self._with_more(launches, kernel, taken, kept)
@@ -250,7 +250,7 @@ class Results:
         used = {kept.path.name for kept in self.kept.values()}
         name = start_of(re.sub(r"[^\w.-]", "_", kernel.name))
         names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
-        return (self._folder or Path()) / next(one for one in names if one not in used)
+        return (self._folder or Path()) / next(unused for unused in names if unused not in used)
 
     def _write(self, path: Path, text: str | bytes) -> None:
         if self._folder is not None:
@@ -276,16 +276,16 @@ class Results:
                 why_one = f"for several cannot be joined: {error}"
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
         timeline = stalls.decided(read.with_sources_from(self._here, timeline))
-        said = self._formats.sentences(timeline)
+        sentences = self._formats.sentences(timeline)
         instrumented = taken.sampled.instrumented if taken.sampled and timeline.all_ctas else taken.instrumented
-        return drawn, timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, instrumented)]})
+        return drawn, timeline.model_copy(update={"verdict": [*sentences, *more, *_disturbance(kernel, instrumented)]})
 
     def _with_sample(
         self, launches: Interceptor, kernel: Kernel, sample: CapturedLaunch, kept: Kept
     ) -> tuple[Launch, Timeline]:
         """The launch to draw, and the timeline of both; of all CTAs where nothing can be read from the sample."""
         try:
-            launch = _decoded(sample)
+            launch = decoded(sample)
             timeline = of_both(kept.one_pass, kept.launch, self._of_one_pass(launches, kernel, sample, launch))
         except UsageError as error:
             return kept.launch, of_all(kept.one_pass, kept.launch, f"its sample is not read: {error}")
@@ -354,7 +354,8 @@ def _own_settings() -> Iterator[None]:
         sys.setrecursionlimit(frames)
 
 
-def _decoded(taken: CapturedLaunch) -> Launch:
+def decoded(taken: CapturedLaunch) -> Launch:
+    """The events of a launch, of the CTAs that were recorded; raises `UsageError` as `decode_launch` does."""
     instrumented = taken.instrumented
     return decode_launch(taken.buffer, instrumented.recording, instrumented.program, instrumented.sample)
 
@@ -425,12 +426,12 @@ def _sampled(sample: Sample | None, ctas: int) -> SampledCtas | None:
     return SampledCtas(stride=sample.stride, first=sample.first, recorded=sample.count(ctas), ctas=ctas)
 
 
-def _resources(found: ResourceUsage) -> KernelResources:
+def _resources(usage: ResourceUsage) -> KernelResources:
     return KernelResources(
-        registers=found.registers,
-        spilled_bytes=found.spilled_bytes,
-        shared_bytes=found.shared_bytes,
-        occupancy=found.occupancy,
+        registers=usage.registers,
+        spilled_bytes=usage.spilled_bytes,
+        shared_bytes=usage.shared_bytes,
+        occupancy=usage.occupancy,
     )
 
 

@@ -79,10 +79,10 @@ def kind(workload: Workload) -> Kind:
     return workload.head_dim, workload.dtype, workload.causal, workload.inputs
 
 
-def distance(one: Workload, other: Workload) -> float:
+def distance(first: Workload, second: Workload) -> float:
     """Of two shapes of one kind, in factors of two."""
-    heads = one.batch * one.heads / (other.batch * other.heads)
-    return math.hypot(math.log2(one.seq_len / other.seq_len), math.log2(heads))
+    heads = first.batch * first.heads / (second.batch * second.heads)
+    return math.hypot(math.log2(first.seq_len / second.seq_len), math.log2(heads))
 
 
 def recorded_points(folder: Path) -> list[Point]:
@@ -93,13 +93,13 @@ def recorded_points(folder: Path) -> list[Point]:
 
 def measured_runs(points: Iterable[Point], keys: Sequence[str]) -> dict[Workload, Run]:
     """For each workload the newest run with the most of `keys`: those of them that have a time."""
-    found: dict[Workload, Run] = {}
+    newest: dict[Workload, Run] = {}
     for (_, workload), run in fullest_runs(points, keys).items():
         timed = {key: run[key] for key in keys if isinstance(run.get(key), MeasuredPoint)}
-        before = found.get(workload, {})
+        before = newest.get(workload, {})
         if timed and (len(timed), _recorded_at(timed)) > (len(before), _recorded_at(before)):
-            found[workload] = timed
-    return found
+            newest[workload] = timed
+    return newest
 
 
 def choose(workload: Workload, runs: Runs) -> Choice:
@@ -124,7 +124,7 @@ def choose(workload: Workload, runs: Runs) -> Choice:
 
 def regrets(runs: Runs) -> list[Regret]:
     """Leave each workload out in turn, and choose for it from all others of its kind."""
-    found = []
+    costs = []
     for workload, run in runs.items():
         others = {other: of for other, of in runs.items() if other != workload}
         try:
@@ -135,8 +135,8 @@ def regrets(runs: Runs) -> list[Regret]:
             continue
         best = min(run, key=lambda key: _ms(run, key))
         cost = _ms(run, choice.key) / _ms(run, best) - 1
-        found.append(Regret(workload, choice.key, best, cost, choice.distance))
-    return found
+        costs.append(Regret(workload, choice.key, best, cost, choice.distance))
+    return costs
 
 
 def crossovers(runs: Runs) -> list[tuple[list[Workload], Choice]]:
@@ -178,7 +178,7 @@ def run(
 
 
 def sentence(workload: Workload, choice: Choice) -> str:
-    """What is chosen, by how much, on what grounds; ties and gaps said."""
+    """What is chosen, by how much, on what grounds, with ties and gaps."""
     if choice.second is None or choice.ratio is None:
         lead = f"{workload}: {choice.key}, the only one recorded"
     else:
@@ -194,19 +194,8 @@ def sentence(workload: Workload, choice: Choice) -> str:
 
 
 def _crossover_table(rows: Sequence[tuple[list[Workload], Choice]], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in (
-        "head_dim",
-        "dtype",
-        "mask",
-        "inputs",
-        "batch x heads",
-        "seq_len",
-        "fastest",
-        "over the second",
-        "tie",
-    ):
-        table.add_column(name)
+    headers = ("head_dim", "dtype", "mask", "inputs", "batch x heads", "seq_len", "fastest", "over the second", "tie")
+    table = Table(*headers, title=title, title_justify="left")
     before: Kind | None = None
     for workloads, choice in rows:
         first, last = workloads[0], workloads[-1]
@@ -225,26 +214,25 @@ def _crossover_table(rows: Sequence[tuple[list[Workload], Choice]], title: str) 
 
 def _regret_table(sets: Mapping[str, Runs]) -> Table:
     title = f"regret of choosing for shapes that were left out, one at a time (goal: mean <= {REGRET_GOAL:.0%})"
-    table = Table(title=title, title_justify="left")
+    headers = ("chosen from", "shapes", "wrong", "mean", "largest, and where", "best single one, its mean")
+    table = Table(*headers, title=title, title_justify="left")
     farthest = max((regret.distance for runs in sets.values() for regret in regrets(runs)), default=0.0)
     table.caption = (
         f"each has a measured one at most a factor of {2**farthest:.3g} away: the regret says nothing of gaps"
     )
     table.caption_justify = "left"
-    for name in ("chosen from", "shapes", "wrong", "mean", "largest, and where", "best single one, its mean"):
-        table.add_column(name)
     for label, runs in sets.items():
-        found = regrets(runs)
-        if not found:
+        costs = regrets(runs)
+        if not costs:
             table.add_row(label, "0", "-", "-", "-", "-")
             continue
-        worst = max(found, key=lambda regret: regret.value)
+        worst = max(costs, key=lambda regret: regret.value)
         single = _best_single(runs)
         table.add_row(
             label,
-            str(len(found)),
-            str(sum(regret.chosen != regret.best for regret in found)),
-            f"{statistics.mean(regret.value for regret in found):.2%}",
+            str(len(costs)),
+            str(sum(regret.chosen != regret.best for regret in costs)),
+            f"{statistics.mean(regret.value for regret in costs):.2%}",
             f"{worst.value:.1%}, {worst.chosen} for {worst.best} on {worst.workload}" if worst.value else "0",
             f"{single[0]}, {single[1]:.2%}" if single else "none runs all",
         )

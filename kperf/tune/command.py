@@ -93,13 +93,13 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
 def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
     """Print and draw the studies in the folder; returns the figure's files. Raises `UsageError` if there is none."""
     store = store_in(folder)
-    found = studies(store.points())
-    if not found:
+    recorded = studies(store.points())
+    if not recorded:
         raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
-    stamp = Provenance.of_records(store, [found[-1].rows[-1].point]).stamp(how)
-    for table in (tables.before_and_after(found, stamp), tables.searches(found, stamp)):
+    stamp = Provenance.of_records(store, [recorded[-1].rows[-1].point]).stamp(how)
+    for table in (tables.before_and_after(recorded, stamp), tables.searches(recorded, stamp)):
         console.print(table)
-    written = list(draw(found, stamp, folder / "tune"))
+    written = list(draw(recorded, stamp, folder / "tune"))
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written
@@ -108,20 +108,20 @@ def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
 def _tune(console: Console, results: Path, asked: Asked) -> Path:
     space = _space()
     _require_writable(configs.path_of(space.arch.name).parent)
-    configs.read(space.arch.name)  # a broken file is said now, not when all is measured
+    configs.read(space.arch.name)  # a broken file is reported now, not when all is measured
     store = store_in(results / gpu_slug(device.gpu_name()))
     with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())
         for workload in asked.workloads:
             judged = _pruned(console, space, workload)
             candidates = expected(space, workload, judged)
-            runnable = [one.config for one in judged if not one.refused]
+            runnable = [each.config for each in judged if not each.refused]
             if not candidates:
                 raise MeasurementError(f"compiling leaves no configuration for {workload} on {space.arch.name}")
             with _progress(console) as say:
                 _Tuning(writer, space, workload, candidates, runnable, environment, asked, say).run()
-            for name, found in tuned(studies(writer.points)).items():
-                path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
+            for name, chosen in tuned(studies(writer.points)).items():
+                path = configs.write(name, {configs.class_of(each): config for each, config in chosen.items()})
                 console.print(f"{workload}: written to {path}")
     return store.folder
 
@@ -217,9 +217,9 @@ class _Tuning:
             self.say(f"{self.workload}: before and after, beside the others")
             others = implementations([key for key in (*NATIVE, *VENDORS) if key in IMPLEMENTATIONS])
             ours = [_in(self.space.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
-            self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
+            self._measure("comparison", [*((each, None) for each in others), *ours], rounds)
 
-    def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
+    def _measure(self, part: Part, timed: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
         """Check and time these in turn, and record them.
 
         What breaks the GPU's context ends the process. A configuration that does is recorded, and the next run goes
@@ -228,27 +228,27 @@ class _Tuning:
         try:
             points = measure(
                 [self.workload],
-                [implementation for implementation, _ in what],
+                [implementation for implementation, _ in timed],
                 figure="tune",
                 sweep="seq_len",
                 environment=self.environment,
                 rounds=rounds,
             )
         except BrokenGpuError as error:
-            broken = [one for one in what if one[0].key == error.key and part != "comparison"]
+            broken = [pair for pair in timed if pair[0].key == error.key and part != "comparison"]
             self._record(part, broken, [self._broken(implementation, str(error)) for implementation, _ in broken])
             raise
-        self._record(part, what, points)
+        self._record(part, timed, points)
 
     def _record(
-        self, part: Part, what: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
+        self, part: Part, timed: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
     ) -> None:
         counts = {"candidates": len(self.candidates), "runnable": len(self.runnable)}
         fields = {"study": self.name, "architecture": self.space.arch.name, **counts}
         self.writer.append(
             [
                 TuneRow(**fields, part=part, config=config, point=point)
-                for (_, config), point in zip(what, points, strict=True)
+                for (_, config), point in zip(timed, points, strict=True)
             ]
         )
 
@@ -268,20 +268,24 @@ class _Tuning:
 
     def _begun(self) -> str | None:
         """The name of this environment's newest study of the workload."""
-        mine = (self.space.arch.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
+        own = (self.space.arch.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
         for row in reversed(self.writer.points):
             point = row.point
-            if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == mine:
+            if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == own:
                 return row.study
         return None
 
     def _best_elsewhere(self) -> list[Config]:
         """What was best for other sizes of the same kind, the nearest size first; each once."""
         kind = (self.workload.head_dim, self.workload.causal, self.workload.dtype)
-        found = tuned(studies(self.writer.points)).get(self.space.arch.name, {})
-        alike = [one for one in found if (one.head_dim, one.causal, one.dtype) == kind and one != self.workload]
-        nearest = sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))
-        return [*dict.fromkeys(found[one] for one in nearest)]
+        best = tuned(studies(self.writer.points)).get(self.space.arch.name, {})
+        alike = [
+            workload
+            for workload in best
+            if (workload.head_dim, workload.causal, workload.dtype) == kind and workload != self.workload
+        ]
+        nearest = sorted(alike, key=lambda workload: abs(math.log(workload.seq_len / self.workload.seq_len)))
+        return [*dict.fromkeys(best[workload] for workload in nearest)]
 
 
 def _in(config: Config, key: str = "") -> tuple[Implementation, Config]:

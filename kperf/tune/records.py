@@ -82,12 +82,12 @@ class _TuneLine(_OfAStudy):
 
 
 def _rows_in(line: dict[str, Any]) -> list[TuneRow]:
-    found = _TuneLine.model_validate(line)
-    shared = {name: getattr(found, name) for name in _OfAStudy.model_fields}
-    points = found.measured.whole
-    if len(points) != len(found.configs):
+    parsed = _TuneLine.model_validate(line)
+    shared = {name: getattr(parsed, name) for name in _OfAStudy.model_fields}
+    points = parsed.measured.whole
+    if len(points) != len(parsed.configs):
         raise ValueError("configs: not as many as points")
-    return [TuneRow(**shared, config=config, point=point) for config, point in zip(found.configs, points, strict=True)]
+    return [TuneRow(**shared, config=config, point=point) for config, point in zip(parsed.configs, points, strict=True)]
 
 
 def _lines(rows: Sequence[TuneRow]) -> Iterator[str]:
@@ -148,8 +148,8 @@ class Study:
     @property
     def comparison(self) -> dict[str, Point]:
         """By key, of the newest comparison."""
-        found = [row.point for row in self.rows if row.part == "comparison"]
-        return {point.implementation: point for point in found if point.run == found[-1].run}
+        points = [row.point for row in self.rows if row.part == "comparison"]
+        return {point.implementation: point for point in points if point.run == points[-1].run}
 
     @property
     def is_exhaustive(self) -> bool:
@@ -163,10 +163,10 @@ class Study:
         Both as the final has them, in turn and for longer: the least of many short trials is too low.
         """
         final = self.tried("final")
-        found, best = ranked(self.tried("search")), ranked(final)
-        if not (self.is_exhaustive and found and best):
+        by_search, best = ranked(self.tried("search")), ranked(final)
+        if not (self.is_exhaustive and by_search and best):
             return None
-        ours, least = final.get(found[0]), final[best[0]]
+        ours, least = final.get(by_search[0]), final[best[0]]
         return None if ours is None or least is None else ours / least - 1
 
     @property
@@ -193,17 +193,17 @@ def ranked(tried: Mapping[Config, Cost]) -> list[Config]:
 
 def studies(rows: Iterable[TuneRow]) -> list[Study]:
     """The newest of each architecture and workload, small workloads first."""
-    found: dict[str, list[TuneRow]] = {}
+    by_study: dict[str, list[TuneRow]] = {}
     for row in rows:
-        found.setdefault(row.study, []).append(row)
-    newest = {(study.architecture, study.workload): study for study in map(Study, found.values())}
+        by_study.setdefault(row.study, []).append(row)
+    newest = {(study.architecture, study.workload): study for study in map(Study, by_study.values())}
     return sorted(newest.values(), key=lambda study: (study.architecture, study.workload.head_dim, study.workload.rows))
 
 
-def tuned(found: Iterable[Study]) -> dict[str, dict[Workload, Config]]:
+def tuned(known: Iterable[Study]) -> dict[str, dict[Workload, Config]]:
     """Architecture -> workload -> the configuration that was chosen."""
     chosen: dict[str, dict[Workload, Config]] = {}
-    for study in found:
+    for study in known:
         if study.chosen is not None:
             chosen.setdefault(study.architecture, {})[study.workload] = study.chosen
     return chosen
@@ -215,10 +215,10 @@ def summary(folder: Path) -> Summary:
     A number is missing unless all of them have it.
     """
     store = store_in(folder)
-    found = {study.workload: study for study in studies(store.points())}
-    if not found.keys() >= {*REPORTED}:
+    by_workload = {study.workload: study for study in studies(store.points())}
+    if not by_workload.keys() >= {*REPORTED}:
         return Summary()
-    reported = [found[workload] for workload in REPORTED]
+    reported = [by_workload[workload] for workload in REPORTED]
     regrets = [study.regret for study in reported if study.regret is not None]
     ratios = [study.ratio_to_vendor[1] for study in reported if study.ratio_to_vendor is not None]
     worst = {"regret": (max, regrets), "over the vendor": (min, ratios)}

@@ -42,8 +42,8 @@ class Kernel:
     def choices(self) -> str:
         """The constexprs that are numbers, BLOCK_M=128 and so on."""
         names = self.source.fn.arg_names
-        found = {names[place]: value for (place, *_), value in self.source.constants.items()}
-        return " ".join(f"{name}={int(value)}" for name, value in found.items() if isinstance(value, int))
+        constants = {names[place]: value for (place, *_), value in self.source.constants.items()}
+        return " ".join(f"{name}={int(value)}" for name, value in constants.items() if isinstance(value, int))
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def plain_kernels(scripts: Scripts) -> Iterator[Kernel]:
                 yield stock_kernel(config, head_dim, causal)
     for special in FULL_AND_CAUSAL:
         yield Kernel("attn_fwd", ASTSource(attn_fwd, special.signature(), special.constexprs(), {}), 4, 2)
-    seen = set()
+    hashes = set()
     for script, arguments in scripts:
         for launch in offline.launched_by(script, arguments):
-            if is_gluon(launch.kernel.src) or launch.kernel.hash in seen:
+            if is_gluon(launch.kernel.src) or launch.kernel.hash in hashes:
                 continue
-            seen.add(launch.kernel.hash)
+            hashes.add(launch.kernel.hash)
             options: dict[str, Any] = options_of(launch.kernel)
             yield Kernel(script.stem, launch.kernel.src, options["num_warps"], options["num_stages"])
 
@@ -120,8 +120,8 @@ def run(console: Console, scripts: Scripts) -> None:
         raise MeasurementError(failures[0])
 
 
-def _cells(found: Needs) -> list[str]:
-    kernel, nvidia, amd = found.kernel, found.nvidia, found.amd
+def _cells(needed: Needs) -> list[str]:
+    kernel, nvidia, amd = needed.kernel, needed.nvidia, needed.amd
     name = kernel.source.fn.__name__
     too_much = "*" if nvidia.shared_bytes > SM_90A.cta_shared_bytes else ""
     return [

@@ -62,11 +62,11 @@ def most_promising(expected: Mapping[Config, float], tried: Mapping[Config, Cost
     for config, cost in tried.items():
         if cost is not None and config in expected:
             errors.setdefault(_tile(config), []).append(math.log(cost / expected[config]))
-    of_all = statistics.mean(error for found in errors.values() for error in found) if errors else 0.0
+    of_all = statistics.mean(error for of_tile in errors.values() for error in of_tile) if errors else 0.0
 
     def corrected(config: Config) -> float:
-        found = errors.get(_tile(config))
-        return math.log(expected[config]) + (statistics.mean(found) if found else of_all)
+        of_tile = errors.get(_tile(config))
+        return math.log(expected[config]) + (statistics.mean(of_tile) if of_tile else of_all)
 
     return sorted(expected, key=corrected)
 
@@ -105,9 +105,9 @@ def propose(
     by_place = {_place(axes, config): config for config in left}
     for _ in range(_PROPOSALS):
         trial = study.ask(space)
-        found = by_place.get(tuple(trial.params[name] for name in axes))
-        if found is not None:
-            return found
+        proposed = by_place.get(tuple(trial.params[name] for name in axes))
+        if proposed is not None:
+            return proposed
         study.tell(trial, math.log(worst))
     return chance.choice([config for config in candidates if config in left])
 
@@ -119,4 +119,4 @@ def _place(axes: Mapping[str, list[Any]], config: Config) -> tuple[int, ...]:
 def _axes(candidates: Sequence[Config]) -> dict[str, list[Any]]:
     """The fields in which candidates differ, and their values from small to large: neighbours are alike."""
     values = {name: {getattr(config, name) for config in candidates} for name in Config.model_fields}
-    return {name: sorted(found) for name, found in values.items() if len(found) > 1}
+    return {name: sorted(choices) for name, choices in values.items() if len(choices) > 1}

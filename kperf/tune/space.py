@@ -69,13 +69,13 @@ class SearchSpace:
 
 
 def _nvidia(kernel: CompiledKernel) -> Needs:
-    found = compiler.resources(kernel)
-    return Needs(found.registers, found.spilled_bytes, found.shared_bytes)
+    resources = compiler.resources(kernel)
+    return Needs(resources.registers, resources.spilled_bytes, resources.shared_bytes)
 
 
 def _amd(kernel: CompiledKernel) -> Needs:
-    found = amd_resources(kernel)
-    return Needs(found.vgprs, found.vgpr_spills, found.lds_bytes)
+    resources = amd_resources(kernel)
+    return Needs(resources.vgprs, resources.vgpr_spills, resources.lds_bytes)
 
 
 SPACES = {
@@ -131,11 +131,11 @@ def prune(
     """
     chosen = space.configs() if configs is None else configs
     alike: dict[Config, list[Config]] = {}
-    for config in sorted(chosen, key=lambda one: one.BLOCK_N):
+    for config in sorted(chosen, key=lambda choice: choice.BLOCK_N):
         alike.setdefault(config.model_copy(update={"BLOCK_N": 16}), []).append(config)
     judged: dict[Config, Judged] = {}
-    for found in compiler.several(partial(_judge_widening, space, workload, on_judged), alike.values()):
-        judged |= {one.config: one for one in found}
+    for widening in compiler.several(partial(_judge_widening, space, workload, on_judged), alike.values()):
+        judged |= {verdict.config: verdict for verdict in widening}
     return [judged[config] for config in chosen]
 
 
@@ -146,13 +146,13 @@ def _judge_widening(
     spilling: int | None = None
     for config in configs:
         if spilling is None:
-            one = judge(space, workload, config)
+            verdict = judge(space, workload, config)
         else:
-            one = Judged(config, None, f"spills with BLOCK_N={spilling} already")
-        if one.needs and one.needs.spills > space.spill_limit and spilling is None:
+            verdict = Judged(config, None, f"spills with BLOCK_N={spilling} already")
+        if verdict.needs and verdict.needs.spills > space.spill_limit and spilling is None:
             spilling = config.BLOCK_N
-        judged.append(one)
-        on_judged(one)
+        judged.append(verdict)
+        on_judged(verdict)
     return judged
 
 
@@ -179,10 +179,10 @@ def judge(space: SearchSpace, workload: Workload, config: Config) -> Judged:
 
 def expected(space: SearchSpace, workload: Workload, judged: Sequence[Judged]) -> dict[Config, float]:
     """What is left, and how many cycles it should take, the fastest first."""
-    found: dict[Config, float] = {}
-    for one in judged:
-        if one.dropped is None and one.needs is not None:
-            needs, warps = one.needs, one.config.num_warps
+    by_config: dict[Config, float] = {}
+    for verdict in judged:
+        if verdict.dropped is None and verdict.needs is not None:
+            needs, warps = verdict.needs, verdict.config.num_warps
             resident = max(space.arch.ctas_per_sm(needs.registers, needs.shared_bytes, warps), 1)
-            found[one.config] = cycles(space.device, workload, one.config, resident)
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+            by_config[verdict.config] = cycles(space.device, workload, verdict.config, resident)
+    return dict(sorted(by_config.items(), key=lambda item: item[1]))

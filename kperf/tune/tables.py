@@ -9,6 +9,7 @@ from kperf.attention.configs import Config
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point
+from kperf.console import titled_table
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
 from kperf.tune.space import SPACES, Judged, SearchSpace
 
@@ -16,8 +17,8 @@ from kperf.tune.space import SPACES, Judged, SearchSpace
 def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table:
     """The same tile, order of loads, warps and stages side by side on all architectures, as often as one has it."""
     left = ", ".join(
-        f"{name}: {sum(one.dropped is None for one in found)} of {len(found)} are left"
-        for name, found in judged.items()
+        f"{name}: {sum(verdict.dropped is None for verdict in of_space)} of {len(of_space)} are left"
+        for name, of_space in judged.items()
     )
     mask = "causal" if workload.causal else "full"
     title = f"the plain Triton kernel, head_dim {workload.head_dim}, {workload.dtype}, {mask}, from compiling alone"
@@ -32,26 +33,26 @@ def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table
         table.add_column(f"bytes of {item.arch.shared_name}", justify="right")
         table.add_column(f"{name}: left, or why not", min_width=16)
     rows: dict[str, dict[str, list[Judged]]] = {}
-    for name, found in judged.items():
-        for one in found:
-            rows.setdefault(_short(one.config), {}).setdefault(name, []).append(one)
+    for name, of_space in judged.items():
+        for verdict in of_space:
+            rows.setdefault(_short(verdict.config), {}).setdefault(name, []).append(verdict)
     for choices, by_name in rows.items():
         for beside in zip_longest(*(by_name.get(name, []) for name in judged)):
-            cells = [cell for name, one in zip(judged, beside, strict=True) for cell in _needs(SPACES[name], one)]
+            cells = [
+                cell for name, verdict in zip(judged, beside, strict=True) for cell in _needs(SPACES[name], verdict)
+            ]
             table.add_row(choices, *cells)
     return table
 
 
-def before_and_after(found: Sequence[Study], stamp: str) -> Table:
+def before_and_after(studies: Sequence[Study], stamp: str) -> Table:
     """The report's table: milliseconds of each, and how many times as fast as native each is."""
-    keys = list(dict.fromkeys(key for study in found for key in study.comparison))
-    table = Table(title=f"before and after tuning, ms (times as fast as native); {stamp}", title_justify="left")
-    table.add_column("batch x heads x seq_len x head_dim")
-    for key in keys:
-        table.add_column(label(key), justify="right")
-    table.add_column("tuned over the fastest vendor's", justify="right")
-    table.add_column("tuned configuration")
-    for study in found:
+    keys = list(dict.fromkeys(key for study in studies for key in study.comparison))
+    shape, configuration = "batch x heads x seq_len x head_dim", "tuned configuration"
+    headers = (shape, *map(label, keys), "tuned over the fastest vendor's", configuration)
+    title = f"before and after tuning, ms (times as fast as native); {stamp}"
+    table = titled_table(title, *headers, left={shape, configuration})
+    for study in studies:
         run = study.comparison
         native = next((point for key in NATIVE if isinstance(point := run.get(key), MeasuredPoint)), None)
         vendor = study.ratio_to_vendor
@@ -64,12 +65,11 @@ def before_and_after(found: Sequence[Study], stamp: str) -> Table:
     return table
 
 
-def searches(found: Sequence[Study], stamp: str) -> Table:
+def searches(studies: Sequence[Study], stamp: str) -> Table:
     """Trials and what they found, against the best of all where all were timed."""
-    table = Table(title=f"the search; {stamp}", title_justify="left")
-    for name in ("workload", "architecture", "trials", "of", "failed", f"off the best of all (goal {GOAL:.0%})"):
-        table.add_column(name)
-    for study in found:
+    headers = ("workload", "architecture", "trials", "of", "failed", f"off the best of all (goal {GOAL:.0%})")
+    table = Table(*headers, title=f"the search; {stamp}", title_justify="left")
+    for study in studies:
         tried = study.tried("search")
         regret = "not all were timed" if study.regret is None else f"{study.regret:.1%}"
         failed = sum(cost is None for cost in tried.values())

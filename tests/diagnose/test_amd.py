@@ -56,6 +56,30 @@ def test_a_tile_that_does_not_fit_into_lds_is_said(tmp_path, stages, wide, advic
         assert f"a work group needs {needed} bytes of LDS and may have 65536" in one.message
 
 
+RECURRENCE = """
+def recurrence(x, gate, out, n, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in range(n):
+        total = total * tl.load(gate + i) + LOADED
+        STORED
+    tl.store(out + lane, total)
+"""
+
+
+@pytest.mark.parametrize("arch", [GFX942, SM_90A])
+@pytest.mark.parametrize(
+    ("loaded", "stored", "said"),
+    [("tl.load(x + i * B + lane)", "pass", False), ("lane", "tl.store(x + i * B + lane, total)", False),
+     ("lane", "pass", True)],
+    ids=["loads a row", "stores a row", "numbers alone"],
+)  # fmt: skip
+def test_a_loop_of_rows_loads_no_single_numbers(tmp_path, arch, loaded, stored, said):
+    source = RECURRENCE.replace("LOADED", loaded).replace("STORED", stored)
+    rules = found(tmp_path, source, "*fp32,*fp32,*fp32,i32", "B=256", arch=arch)
+    assert ("scalar-loop" in rules) == said
+
+
 def test_buffer_loads_are_loads_into_registers_too():
     kernel, *_ = inputs.read(str(KERNELS / "drafts/matmul_one_stage.py"), (), GFX942)
     assert any(True for _ in kernel.named("amdg.buffer_load"))

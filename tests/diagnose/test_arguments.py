@@ -107,6 +107,72 @@ def test_a_sum_in_64_bits_is_no_index_and_an_address_is(tmp_path, offsets, lines
     assert {one.source.line for one in diagnosis.findings if one.id == "int64-index"} == lines
 
 
+PASSES = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def norm(x, w, y, out, n, BLOCK: tl.constexpr):
+    row, total = tl.program_id(0) * n, 0.0
+    for start in range(0, n, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(x + row + cols, mask=cols < n, other=0.0))
+    for start in range(0, n, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        weight = tl.load(w + tl.arange(0, BLOCK))
+        value = tl.load(x + row + cols, mask=cols < n, other=0.0)
+        tl.store(y + row + cols, value * weight / total, mask=cols < n)
+
+n = LENGTH
+x, y = torch.empty(4096, n, device="cuda"), torch.empty(4096, n, device="cuda")
+norm[(4096,)](x, torch.empty(2048, device="cuda"), y, y, n, 2048, num_warps=4)
+"""
+
+
+@pytest.mark.parametrize(("length", "iterations"), [(2048, 1), (2000, 1), (4096, 2)])
+def test_a_loop_of_one_iteration_does_nothing_again(tmp_path, length, iterations):
+    (diagnosis,) = of_script(tmp_path, PASSES.replace("LENGTH", str(length)))
+    found = {(one.id, one.source.line): one for one in diagnosis.findings}
+    again = found["redundant-load", 13]
+    assert again.message.startswith("x is read at the same addresses as on line 9")
+    if iterations == 1:
+        assert set(found) == {("redundant-load", 13)}
+        assert again.advice == "keep what was loaded in registers"
+    else:
+        assert "each iteration reduces 2048 elements" in found["reduction-in-loop", 9].message
+        assert again.advice.startswith("let a larger BLOCK hold it in registers")
+        assert "each iteration loads the same 8192 bytes of w again" in found["redundant-load", 12].message
+
+
+def test_without_a_launch_a_loop_may_have_many_iterations(tmp_path):
+    script = tmp_path / "it.py"
+    source = PASSES.replace("out, n, BLOCK", "begin, end, n, BLOCK")
+    script.write_text(source.replace("range(0, n,", "range(begin, end,"))
+    types = "*fp32,*fp32,*fp32,i32:16,i32:16,i32:16"
+    (kernel,) = inputs.read(f"{script}:norm", (), SM_90A, signature=types, constexprs=("BLOCK=2048",))
+    assert "reduction-in-loop" in {one.id for one in diagnose(kernel).findings}
+
+
+TURNED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def turned(x, y, n, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    for start in range(0, n, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        tile = tl.load(x + rows[:, None] * n + cols[None, :])
+        tl.store(y + cols[:, None] * 8192 + rows[None, :], tl.trans(tile))
+
+turned[(128,)](torch.empty(8192, LENGTH, device="cuda"), torch.empty(LENGTH, 8192, device="cuda"), LENGTH, 64)
+"""
+
+
+@pytest.mark.parametrize(("length", "said"), [(64, False), (4096, True)])
+def test_a_layout_that_is_changed_once_is_not_changed_in_each_iteration(tmp_path, length, said):
+    (diagnosis,) = of_script(tmp_path, TURNED.replace("LENGTH", str(length)))
+    assert ("conversion-in-loop" in {one.id for one in diagnosis.findings}) == said
+
+
 SCALARS = """
 import torch, triton, triton.language as tl
 

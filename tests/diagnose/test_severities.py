@@ -111,6 +111,37 @@ def test_elements_that_a_mask_leaves_out_do_not_meet(tmp_path, mask, elements, s
     assert finding.estimate.high <= 1000
 
 
+TICKETS = """
+def tickets(x, counter, lock, n, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    tile = tl.program_id(0)
+    while tile < n:
+        tl.store(x + tile * B + lane, tl.load(x + tile * B + lane) * 2)
+        STEP
+"""
+SPIN = """while tl.atomic_cas(lock + tile % 64, 0, 1) == 1:
+            pass
+        tl.atomic_xchg(lock + tile % 64, 0)
+        tile += tl.num_programs(0)"""
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("tile = tl.atomic_add(counter, 1)", False),
+        (SPIN, False),
+        ("tl.atomic_add(counter, 1); tile += tl.num_programs(0)", True),
+    ],
+    ids=["ticket", "lock", "count"],
+)
+def test_a_ticket_or_a_lock_cannot_be_summed_first(tmp_path, step, said):
+    launch = (
+        'x = torch.empty(1 << 24, device="cuda")\n'
+        'tickets[(264,)](x, *torch.zeros(2, 64, device="cuda", dtype=torch.int32), 4096, 4096)'
+    )
+    assert ("atomic-contention" in found(tmp_path, TICKETS.replace("STEP", step), launch)) == said
+
+
 ROWS = """
 def rows(x, y, n, COLS: tl.constexpr):
     cols = tl.arange(0, COLS)
@@ -558,6 +589,29 @@ def test_larger_tiles_are_advised_as_far_as_they_fill_the_gpu(tmp_path, size, ti
     assert (finding is not None) == (advice is not None)
     if finding is not None and advice is not None:
         assert finding.advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("depth", "dtype", "columns"),
+    [
+        (16, "bfloat16", 64),
+        (32, "bfloat16", None),
+        (16, "float16", 64),
+        (16, "float32", None),
+        (32, "float8_e4m3fn", 128),
+    ],
+)
+def test_an_iteration_of_few_columns_waits_for_one_instruction(tmp_path, depth, dtype, columns):
+    kernel = TRANSPOSED.replace("BEFORE", "pass").replace("END", "K")
+    launch = (
+        f'a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.{dtype}) for _ in range(3))\n'
+        f"product[(32, 32)](a, b, c, 4096, 4096, 4096, 128, 128, {depth}, num_warps=8)"
+    )
+    finding = found(tmp_path, kernel, launch).get("small-tile")
+    assert (finding is not None) == (columns is not None)
+    if finding is not None:
+        assert finding.advice.startswith(f"let an iteration multiply {columns} columns (rows of 128 bytes)")
+        assert (finding.severity, finding.estimate.speedup, finding.evidence["row_bytes"]) == ("high", 2.0, 32)
 
 
 PACKED = """

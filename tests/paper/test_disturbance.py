@@ -127,10 +127,10 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "registers and spills 0 bytes; the original has 40 registers and spills 0 bytes.",
         "Over the 2 kernels that can be sampled, events change the time of a launch by 11.5% on average and 20.0% at "
         "worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with sampled CTAs recorded.",
-        "By these numbers --ctas auto reads 2 of 3 kernels from sampled CTAs, and the others from all CTAs. Events "
+        "By these numbers --ctas auto reads 2 of 3 kernels from sampled CTAs, and 1 from all CTAs. Events "
         "change the time of the launch that --ctas auto reads by 2.7% on average, 3.0% in the median and 5.0% at worst "
         "(gemm).",
-        "Each change compares the median time of 3 launches with events and of as many without.",
+        "Each change compares the median time of 3 launches with events and of as many launches without events.",
         "All CTAs of the 1 kernel that cannot be sampled were recorded twice. The two ratios of instrumented to "
         "original time of such a kernel differ by 5.3% in the median and 5.3% at most.",
         "Kernels that are faster with events, because the compiler makes other code: gemm (-5.0% with all CTAs, 32 "
@@ -170,7 +170,7 @@ def test_kernels_of_one_name_from_two_scripts_are_two(console):
     assert disturbance.said(rows) == [
         "With all CTAs recorded, events change the time of a launch by 17.5% on average over 2 kernels, 17.5% in the "
         "median and 20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
-        "Each change compares the median time of 3 launches with events and of as many without.",
+        "Each change compares the median time of 3 launches with events and of as many launches without events.",
         "Kernels that are faster with events, because the compiler makes other code: norm (-15.0% with all CTAs, 32 "
         "registers instead of 40).",
     ]

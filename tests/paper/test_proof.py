@@ -153,8 +153,8 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 def test_totals_name_what_misses_them():
     assert proof.said(ROWS_MADE) == [
         "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
-        "names 1; it does not name other (spills, found is spills at line 8), silent (spills, exit status 1: -), third "
-        "(spills, place 3 after tma at line 3 and spills at line 6).",
+        "names 1; neither names the faults of other (spills, kperf reports spills at line 8), silent (spills, exit "
+        "status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
         "Of 3 clean kernels, 1 has no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
         "spills at line 3), medium for 0, low for 1. A change was timed on none of the clean kernels.",
         "1 of 2 estimated gains (50%) differs from the measured gain by a factor of at most 1.5; the other is that of "

@@ -89,14 +89,7 @@ def test_the_environment_is_the_gpus_the_softwares_and_the_commands(nvml, monkey
     monkeypatch.setattr(device, "git_commit", lambda: "abc")
     monkeypatch.setattr(device.sys, "argv", ["/somewhere/bin/kperf", "fig12", "--causal"])
     monkeypatch.setenv("KPERF_IMAGE_ID", "sha256:1")
-    installed = {"fa3-fwd": "0.0.3"}
-
-    def version(name):
-        if name not in installed:
-            raise device.importlib.metadata.PackageNotFoundError(name)
-        return installed[name]
-
-    monkeypatch.setattr(device.importlib.metadata, "version", version)
+    monkeypatch.setattr(device.machine, "version", {"fa3-fwd": "0.0.3"}.get)
     found = device.environment()
     assert (found.gpu, found.gpu_uuid, found.compute_capability) == ("NVIDIA H200", "5a1b", "9.0")
     assert (found.driver, found.max_sm_mhz, found.max_memory_mhz) == ("580.159", 1980, 3201)

@@ -339,14 +339,14 @@ def test_a_gpu_is_what_nvml_says_of_it(monkeypatch, mig, processes, found):
 
 
 def test_what_the_wheels_and_the_lock_say_is_read(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", {"nvidia-cuda-runtime": "13.0.96"}.get)
+    monkeypatch.setattr(doctor, "version", {"nvidia-cuda-runtime": "13.0.96"}.get)
     monkeypatch.setattr(doctor, "look", lambda: Stack(torch="2.11.0+cu130", cuda="13.0"))
     machine = doctor.probe()
     assert machine.wheels_cuda == (13, 0)
     assert machine.packages == {"torch": "2.11.0+cu130", "triton": None, "fa3-fwd": None}
     assert (machine.why_no_compiler, machine.why_no_cuda) == (why_missing("triton"), None)
     assert machine.pinned == PINNED
-    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    monkeypatch.setattr(doctor, "version", lambda name: None)
     assert doctor.probe().wheels_cuda is None
 
 

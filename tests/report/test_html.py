@@ -7,7 +7,6 @@ import base64
 import gzip
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -33,6 +32,7 @@ from kperf.report.report import read_report
 from kperf.report.samples import Samples
 from kperf.trace.analyze.models import LineSamples, PcSamples, WhatIf
 from tests.command import kperf
+from tests.report.browser import npm_package
 
 AXE = "axe-core@4.10.3"
 EXAMPLES = RECORDED / "h200" / "examples"
@@ -68,13 +68,6 @@ def ir(lines=1):
     )
     levels = {"ttgir": [load, dot] * lines, "sass": [dot, Line("EXIT"), load]}
     return of_levels("gemm_tma_kernel", "sm_90a", levels, Path("/elsewhere"))
-
-
-def without(reason):
-    """No browser: skip, or fail where one is required."""
-    if os.environ.get("KPERF_REQUIRE_VIEWER"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
 
 
 DRIVE = """<script>{axe}</script><script>
@@ -126,13 +119,8 @@ drive()
 @pytest.fixture(scope="module")
 def driven(text, tmp_path_factory):
     """What somebody sees who zooms, moves and searches, on a phone's width; and axe-core's violations."""
-    if not (shutil.which("chromium") and shutil.which("npm")):
-        without("needs chromium and npm (apt install chromium npm)")
     folder = tmp_path_factory.mktemp("page")
-    packed = subprocess.run(["npm", "pack", AXE], cwd=folder, capture_output=True, text=True, check=False)
-    if packed.returncode:
-        without(f"npm could not fetch {AXE}:\n{packed.stderr}")
-    with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
+    with tarfile.open(npm_package(AXE, folder)) as archive:
         axe = archive.extractfile("package/axe.min.js").read().decode()
     (folder / "page.html").write_text(text.replace("</body>", DRIVE.format(axe=axe)))
     chromium = [

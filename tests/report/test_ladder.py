@@ -15,7 +15,7 @@ from kperf.arch import of
 from kperf.diagnose import inputs
 from kperf.ir.levels import LEVELS, read_levels
 from tests.command import kperf
-from tests.report.test_html import without
+from tests.report.browser import without
 
 SOURCE = """\
 import torch

@@ -388,7 +388,7 @@ def test_mmas_in_flight_for_much_longer_than_they_compute_are_explained(of, idle
         bound=Some(cycles=400.0, instruction=""), bubbles=[Some(cycles=idle, cause="x")] if idle else [],
         bubbles_of=of, residency=Residency(original=2, instrumented=2),
     )  # fmt: skip
-    more = f"; MMAs compute in at least {needed} of the other {1000 - idle:.0f} cycles"
+    more = f"; MMAs compute in at least {needed} of the {1000 - idle:.0f} cycles with an MMA in flight"
     assert (more in sentences._in_flight(t)) == bool(needed)
     assert ("counts as in flight" in sentences._in_flight(t)) == bool(needed)
 

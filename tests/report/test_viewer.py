@@ -6,9 +6,7 @@ KPERF_REQUIRE_VIEWER=1, as in CI, makes a missing viewer a failure.
 import base64
 import html
 import json
-import os
 import re
-import shutil
 import subprocess
 import tarfile
 
@@ -18,6 +16,7 @@ import pytest
 
 from kperf.record.store import RECORDED
 from kperf.report.chrome import export
+from tests.report.browser import npm_package
 from tests.trace.analyze.test_analysis import launch
 
 SPEEDSCOPE = "speedscope@1.25.0"
@@ -25,22 +24,10 @@ TRACES = [None, *sorted(RECORDED.glob("*/fig11/*.chrome_trace.json"))]
 """One that is made, and those that are recorded."""
 
 
-def without(reason):
-    """No viewer: skip, or fail where one is required."""
-    if os.environ.get("KPERF_REQUIRE_VIEWER"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def speedscope(tmp_path_factory):
-    if not (shutil.which("chromium") and shutil.which("npm")):
-        without("needs chromium and npm (apt install chromium npm)")
     folder = tmp_path_factory.mktemp("speedscope")
-    packed = subprocess.run(["npm", "pack", SPEEDSCOPE], cwd=folder, capture_output=True, text=True, check=False)
-    if packed.returncode:
-        without(f"npm could not fetch {SPEEDSCOPE}:\n{packed.stderr}")
-    with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
+    with tarfile.open(npm_package(SPEEDSCOPE, folder)) as archive:
         archive.extractall(folder, filter="data")
     return folder / "package/dist/release"
 

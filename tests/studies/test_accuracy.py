@@ -161,14 +161,14 @@ def test_the_page_has_the_slopes_and_offsets_of_the_record():
         assert cells[2].startswith(f"{100 * abs(line.error):.1f} %")
         assert cells[3] == f"{line.offset:+.0f} |"
     (short,) = [row for row in rows if isinstance(row, RegionRow) and (row.instruction, row.steps) == ("wgmma", 4)]
-    assert f"{short.known_cycles:.0f} cycles of wgmma are measured as {short.measured_cycles:.0f}." in page
+    assert f"{short.known_cycles:.0f} cycles of wgmma are measured as {short.measured_cycles:.0f} cycles." in page
 
 
 def test_what_misses_its_goal_is_named():
     rows = [region("fma", known, 1.02 * known + 30) for known in (256.0, 1024.0)]
     rows += [region("spin", known, known + 30) for known in (256.0, 1024.0)]
     rows += [LaunchRow(**COMMON, instruction="fma", regions_us=99.5, span_us=99.6, cupti_us=100)]
-    slopes, launches = accuracy.said(rows, [])
+    slopes, launches = accuracy.sentences(rows, [])
     assert "all but fma within 1%" in slopes
     assert "-0.5% at worst (fma): all of them within 1%" in launches
 

@@ -33,26 +33,26 @@ def _lines(rows):
 
 def _timers(rows):
     timers.table(rows, "s")
-    timers.said(rows)
+    timers.sentences(rows)
     return lambda: plot_timers.figure(rows, "s")
 
 
 def _proton(rows):
     proton.table(rows, "s")
-    proton.said(rows)
+    proton.sentences(rows)
     return lambda: plot_proton.figure(rows, "s")
 
 
 def _accuracy(rows):
     accuracy.tables(rows, "s")
-    accuracy.said(rows, [])
+    accuracy.sentences(rows, [])
     return lambda: plot_accuracy.figure(rows, [], "s")
 
 
 def _inductor(rows):
     for block in {row.block for row in rows}:
         inductor.table([row for row in rows if row.block == block], "s")
-    inductor.said(rows)
+    inductor.sentences(rows)
     inductor.trace_commands(rows)
     return lambda: plot_inductor.figure(rows, "s")
 

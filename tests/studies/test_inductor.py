@@ -105,16 +105,16 @@ def test_the_table_adds_up_the_launches_of_a_kernel():
 
 
 def test_what_is_said_is_where_time_goes_and_how_far_ncu_is():
-    told = inductor.said(rows())
+    told = inductor.sentences(rows())
     assert "llama: 74.4% of its time is in kernels that Inductor wrote, at 46.9% of their ceilings." in told
     assert "llama: bytes of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told  # two have one name
     assert "llama: products of 1 of 1 kernels of libraries within 10% of ncu's." in told
     assert "llama: FLOPs of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told
     off = [row(counters=Counters(flops=10**8, products=0, bytes=1.6e8))]
     line = f"llama: bytes of 0 of 1 kernels that Inductor wrote within 10% of ncu's, not of {NORM} +25.0%."
-    assert line in inductor.said(off)
+    assert line in inductor.sentences(off)
     absent = [row(counters=None, ncu_message="there is no ncu")]
-    assert "llama: not held against ncu: there is no ncu" in inductor.said(absent)
+    assert "llama: not held against ncu: there is no ncu" in inductor.sentences(absent)
 
 
 def test_flops_with_functions_or_reductions_are_a_floor():
@@ -451,11 +451,6 @@ def test_kernels_of_a_model_of_ones_own_are_traced_by_its_name():
     assert f"inside: kperf trace --kernel {NORM} -m kperf.studies.inductor_session own.py:model run" in (
         inductor.trace_commands(made)
     )
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
 
 
 def call(results, out, **settings):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.kernel import STORES, TMA_LOADS, Kernel
-from kperf.diagnose.loops import always, innermost
+from kperf.diagnose.loops import always, repeated
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import CONVERSION_BYTES
 from kperf.ir.layouts import tensor_types
@@ -21,7 +21,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
     Those that a transposition needs are one finding, at its line.
     """
-    for loop in innermost(kernel):
+    for loop in repeated(kernel):
         operations = list(always(loop))
         causes: dict[int, tuple[Operation, list[Operation]]] = {}
         for op in operations:

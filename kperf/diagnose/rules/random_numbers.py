@@ -4,11 +4,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import MMAS, Kernel, frame_of, loops_around, mma_element, mma_shape, own
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.kernel import Kernel, frame_of, loops_around, own
+from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import RANDOM_SHARE
-from kperf.ir.layouts import element_bytes, tensor_types
+from kperf.ir.layouts import tensor_types
 from kperf.ir.locations import Frame
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -34,7 +34,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if len(rounds) < _ROUNDS or not _is_one_used(ops):
             continue
         around = loops_around(rounds[-1])[:1]
-        others = _other_cycles(kernel, list(own(around[0])) if around else kernel.operations)
+        others = bytes_or_mma_cycles(kernel, list(own(around[0])) if around else kernel.operations)
         random = arithmetic_cycles(kernel, [op for op in ops if loops_around(op)[:1] == around])
         if random >= RANDOM_SHARE * others:
             yield _finding(kernel, rounds[-1], random, others)
@@ -67,16 +67,6 @@ def _finding(kernel: Kernel, where: Operation, random: float, others: float) -> 
         confidence="medium",
         estimate=(math.sqrt(gain), 1.0, max(gain, 1.1)),
     )
-
-
-def _other_cycles(kernel: Kernel, operations: Sequence[Operation]) -> float:
-    """Cycles of an SM for the bytes and the products among these operations, whichever take longer."""
-    multiplied = 0.0
-    for op in operations:
-        if op.name in MMAS and (shape := mma_shape(op)) is not None:
-            rate = kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(op))
-            multiplied += 2 * math.prod(shape) / rate
-    return max(moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle, multiplied)
 
 
 RULE = Rule("random-numbers", "Random numbers that take much of the time", check)

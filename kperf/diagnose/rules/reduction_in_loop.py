@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.kernel import LOADS, MMAS, STORES, Kernel, own
-from kperf.diagnose.loops import always, carried, innermost, reached, read, stored
+from kperf.diagnose.loops import always, carried, reached, read, repeated, stored
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REDUCTION_CYCLES
 from kperf.ir.layouts import tensor_types
@@ -16,7 +16,7 @@ from kperf.trace.analyze.finding import Finding
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of reductions along a dimension that several warps share, in a loop."""
-    for loop in innermost(kernel):
+    for loop in repeated(kernel):
         moved = sum(
             max((one.size * one.bytes for one in tensor_types(op.rest)), default=0)
             for op in own(loop)

@@ -41,7 +41,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         yield from _repeated(kernel, access)
         loops = loops_around(access.operation)
         if loops and loops[0].name == "scf.for" and "isVolatile = true" not in access.operation.rest:
-            if loops[0].line in access.value.iterations or access.value.loaded:
+            if loops[0].line in access.value.iterations or access.value.loaded or kernel.runs_once(loops[0]):
                 continue
             if is_of_inner_loop(access.operation, loops[0]):
                 continue  # the inner loop sweeps the tensor, and its pipeline begins here
@@ -70,7 +70,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "low" if no_room else "medium",
             f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}"
             + no_room,
-            _advice(later, no_room=bool(no_room)),
+            _advice(kernel, later, no_room=bool(no_room)),
             {"bytes": later.tile_bytes, "first_line": before.line if before else 0},
             confidence="medium",
             estimate=(1.05, 1.0, 1.5) if no_room else (1.3, 1.0, 2.0),
@@ -128,10 +128,10 @@ def _no_room(kernel: Kernel, access: Access) -> str:
     return f", and a CTA's part of it, {elements} elements, is too long for registers"
 
 
-def _advice(later: Access, *, no_room: bool) -> str:
+def _advice(kernel: Kernel, later: Access, *, no_room: bool) -> str:
     if no_room:
         return "let this loop run from the end to the beginning, because L2 has what was loaded last"
-    if not (loops := loops_around(later.operation)):
+    if not (loops := loops_around(later.operation)) or kernel.runs_once(loops[0]):
         return "keep what was loaded in registers"
     keep = "let a larger BLOCK hold it in registers, and load it once"
     return keep if _has_stores(loops[0]) else f"let the first pass be the only one (an online algorithm); or {keep}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import ASYNC_COPIES, LOOPS, MMAS, TMA_LOADS, Kernel, inside, own
+from kperf.diagnose.kernel import ASYNC_COPIES, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, Kernel, inside, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -15,13 +15,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         inner = list(inside(loop))
         if any(op.name in (*LOOPS, *TMA_LOADS, *ASYNC_COPIES, *MMAS) for op in inner):
             continue
-        loads = [op for op in inner if op.name == "tt.load"]
+        loads = [op for op in inner if op.name in LOADS]
         if not loads or any(tensor_types(op.rest) for op in loads):
             continue
         moving = [
             op for op in loads if (value := kernel.values.operand(op, 0)) is not None and loop.line in value.iterations
         ]
-        if any(op.name == "tt.store" and tensor_types(op.rest) for op in inner):
+        if any(op.name in STORES and tensor_types(op.rest) for op in inner):
             continue
         searching = [op for op in moving if any(one in loads for one in kernel.values.sources(op, 0))]
         if searching:
@@ -70,9 +70,7 @@ def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
     if any(True for _ in kernel.named(*MMAS)):
         return True
     others = [op for other in kernel.named(*LOOPS) if other is not loop for op in own(other)]
-    return any(
-        op.name in (*TMA_LOADS, *ASYNC_COPIES) or (op.name == "tt.load" and tensor_types(op.rest)) for op in others
-    )
+    return any(op.name in TMA_LOADS or (op.name in LOADS and tensor_types(op.rest)) for op in others)
 
 
 RULE = Rule("scalar-loop", "A loop that loads single numbers", check)

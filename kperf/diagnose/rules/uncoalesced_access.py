@@ -1,15 +1,17 @@
 """Requests that use a small part of the sectors which they move."""
 
+import math
 import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
+from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -127,8 +129,11 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
     for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 22.8 x (H100), where this gives
     2.8 and 25.
     """
+    known = {one.operation.line for one in kernel.accesses}
+    if any(tensor_types(op.rest)[:1] and op.line not in known for op in kernel.named(*LOADS)):
+        return math.sqrt(gain)  # loads at addresses that are data move nobody knows what
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
-    cost, once = 0.0, {}
+    cost, once = 0.0, dict[tuple[frozenset[str], bool, int], int]()
     for one in kernel.accesses:
         store = one.operation.name in STORES
         part = store and one.sector_use < POOR_SECTOR_USE
@@ -136,7 +141,7 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
         cost += _weight(one, one.sectors * SECTOR_BYTES) * of_moved
         place = (one.value.arguments, store, len(loops_around(one.operation)))
         once[place] = max(once.get(place, 0), _weight(one))
-    return max(cost * filled / max(sum(once.values()), 1), gain**0.5)
+    return max(cost * filled / max(sum(once.values()), 1), math.sqrt(gain))
 
 
 def _advice_of_ctas(axis: str, step: int) -> str:

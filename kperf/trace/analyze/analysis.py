@@ -60,11 +60,11 @@ def quantiles(values: NDArray[np.int64]) -> Quantiles:
 
 def roles(launch: Launch) -> list[Role]:
     """What each warp group does for the others."""
-    found = []
+    made = []
     for group in map(launch.program.group, launch.groups):
         duty = _DUTIES["MMAs" in group.issues, "loads" in group.issues]
-        found.append(Role(warp_group=group.name, duty=duty, first_warp=group.first_warp, num_warps=group.num_warps))
-    return found
+        made.append(Role(warp_group=group.name, duty=duty, first_warp=group.first_warp, num_warps=group.num_warps))
+    return made
 
 
 def issuers(launch: Launch) -> list[str]:
@@ -291,8 +291,8 @@ def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) 
         for start, end in [stretch for window in windows for stretch in idle(in_flight, *window)]:
             between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
             for low, high in pairwise(sorted({start, end, *between})):
-                there = ((one, spans) for one, spans in rows if one.start <= low < one.end)
-                causes[_cause(sorted(_at(spans, low - one.later) for one, spans in there))] += high - low
+                there = ((cta, spans) for cta, spans in rows if cta.start <= low < cta.end)
+                causes[_cause(sorted(_at(spans, low - cta.later) for cta, spans in there))] += high - low
     if not observed:
         return None
     total = sum(causes.values())
@@ -315,12 +315,12 @@ def hidden_arithmetic(launch: Launch, ctas: Sequence[Cta]) -> Hidden:
     for cta in ctas:
         all_mmas = _InFlight(cta.in_flight)
         for group in groups:
-            mine = _InFlight([mma for mma in cta.in_flight if mma.group == group])
+            of_group = _InFlight([mma for mma in cta.in_flight if mma.group == group])
             spans = [s for s in cta.spans[group] if s.iteration is not None and s.interval.kind == "arithmetic"]
             iterations += len({span.iteration for span in cta.spans[group] if span.iteration is not None})
             for span in spans:
                 total += span.cycles
-                own += sum(end - start for start, end in union(mine.near(span), span.start, span.end))
+                own += sum(end - start for start, end in union(of_group.near(span), span.start, span.end))
                 anyone += sum(end - start for start, end in union(all_mmas.near(span), span.start, span.end))
     iterations = max(iterations, 1)
     return Hidden(cycles=total / iterations, under_own_mmas=own / iterations, under_any_mmas=anyone / iterations)
@@ -421,7 +421,7 @@ def releases(cta: Cta, program: Program) -> dict[tuple[str, int], Release]:
         for span in spans:
             for stage_ring in span.interval.signals:
                 signals[stage_ring][group].append(span)
-    found = {}
+    released = {}
     for group, index, stage_ring, number in waits(cta):
         span = cta.spans[group][index]
         if span.interval.kind != "wait":
@@ -431,8 +431,8 @@ def releases(cta: Cta, program: Program) -> dict[tuple[str, int], Release]:
         else:
             release = _signal_release(signals[stage_ring], number - program.stages.get(stage_ring, 1), span)
         if release is not None and release.cycle <= span.end:
-            found[group, index] = release
-    return found
+            released[group, index] = release
+    return released
 
 
 def signalled(span: Span) -> int:
@@ -453,7 +453,7 @@ def _signal_release(signals: dict[str, list[Span]], number: int, wait: Span) -> 
     sent = [(spans[number], group) for group, spans in signals.items() if number < len(spans)]
     if not sent:
         return None
-    last, group = max(sent, key=lambda found: (signalled(found[0]), found[1]))
+    last, group = max(sent, key=lambda sender: (signalled(sender[0]), sender[1]))
     if signalled(last) <= wait.start or last.start > wait.end:
         return None
     return Release(group, min(signalled(last), wait.end), None)  # the event behind a signal may be later than the wait
@@ -466,10 +466,10 @@ def windows(cta: Cta, groups: Sequence[str]) -> list[Window]:
     if not edges:
         return []
     bars, edges = bars_of(cta), [*edges, cta.end - cta.start]
-    found = [_window("iterations", bars, edges[(len(edges) - 1) // 2 :])]
+    shown = [_window("iterations", bars, edges[(len(edges) - 1) // 2 :])]
     if len(tiles) > 1:
-        found.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
-    return found
+        shown.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
+    return shown
 
 
 def _window(shows: Literal["iterations", "tile boundary"], bars: list[Bar], edges: list[int]) -> Window:

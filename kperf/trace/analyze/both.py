@@ -20,7 +20,7 @@ def of_both(every: Timeline, launch: Launch, sample: Timeline) -> Timeline:
     if not _is_better(sample, every):
         why = f"with a sample the launch {sample.overhead.cost}, with all CTAs it {every.overhead.cost}"
         return of_all(every, launch, why)
-    found = sample.model_copy(
+    timeline = sample.model_copy(
         update={
             "samples": every.samples,
             "no_samples": every.no_samples,
@@ -33,7 +33,7 @@ def of_both(every: Timeline, launch: Launch, sample: Timeline) -> Timeline:
             "fma_use": _use(every.fma_use, sample.fma_use),
         }
     )
-    return concluded(found, analysis.unit_cycles(launch))
+    return concluded(timeline, analysis.unit_cycles(launch))
 
 
 def _is_better(sample: Timeline, every: Timeline) -> bool:

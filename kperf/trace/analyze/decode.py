@@ -160,8 +160,8 @@ def _check_sample(program_ids: NDArray[np.uint32], sample: Sample) -> None:
     expected = sample.first + sample.stride * np.arange(len(program_ids))
     wrong = np.flatnonzero(program_ids != expected)
     if wrong.size:
-        found, wanted = program_ids[wrong[0]], expected[wrong[0]]
-        raise UsageError(f"part {wrong[0]} of the trace buffer is of CTA {found} and not of {wanted}: it is damaged")
+        recorded, wanted = program_ids[wrong[0]], expected[wrong[0]]
+        raise UsageError(f"part {wrong[0]} of the trace buffer is of CTA {recorded} and not of {wanted}: it is damaged")
 
 
 def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

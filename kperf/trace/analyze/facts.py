@@ -132,10 +132,10 @@ def size_of(arguments: Mapping[str, str], name: str) -> int | None:
     """Bytes of the tensors that a name of traffic stands for, as in `a` or `a+b`; None where one is not known."""
     sizes = {}
     for argument, words in arguments.items():
-        if found := re.fullmatch(r"([a-z]+\d*)\w* \[([\d, ]*)\]", words):
-            lengths = [int(length) for length in found[2].split(",") if length.strip()]
-            if found[1] in _BYTES:
-                sizes[re.sub(r"_(ptrs?|desc)$", "", argument)] = math.prod(lengths) * _BYTES[found[1]]
+        if tensor := re.fullmatch(r"([a-z]+\d*)\w* \[([\d, ]*)\]", words):
+            lengths = [int(length) for length in tensor[2].split(",") if length.strip()]
+            if tensor[1] in _BYTES:
+                sizes[re.sub(r"_(ptrs?|desc)$", "", argument)] = math.prod(lengths) * _BYTES[tensor[1]]
     wanted = name.split("+")
     return sum(sizes[part] for part in wanted) if all(part in sizes for part in wanted) else None
 
@@ -160,7 +160,7 @@ def iteration(t: Timeline) -> IterationTime | None:
     if t.unit != "iteration":
         return None
     passes = t.passes if t.joined else t.apart.passes if t.apart else []
-    seen = [
+    others = [
         (number, record.iteration_cycles, record.overhead)
         for number, record in enumerate(passes, 1)
         if record.iteration_cycles is not None
@@ -170,8 +170,8 @@ def iteration(t: Timeline) -> IterationTime | None:
     if t.joined:
         number, overhead = t.joined.iteration_pass + 1, passes[t.joined.iteration_pass].overhead
     else:
-        number, cycles, overhead = min([(number, cycles, overhead), *seen], key=lambda launch: changes(launch[2]))
-    all_cycles = [t.cycles_per_unit.median, *(own for _, own, _ in seen)]
+        number, cycles, overhead = min([(number, cycles, overhead), *others], key=lambda launch: changes(launch[2]))
+    all_cycles = [t.cycles_per_unit.median, *(own for _, own, _ in others)]
     cost = None if overhead.ratio is None else overhead.ratio - 1
     return IterationTime(cycles=cycles, pass_number=number, cost=cost, least=min(all_cycles), most=max(all_cycles))
 
@@ -202,7 +202,7 @@ def at_bound(t: Timeline) -> bool:
 
 
 def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
-    """Savings that may be said, with all that is uncertain about them, and those that may not."""
+    """Savings that may be reported, with all that is uncertain about them, and those that may not."""
     rows = [*t.what_if, *t.withheld]
     if t.replay is None or t.iteration is None:
         return rows, []

@@ -82,7 +82,7 @@ class Finding(Frozen):
         message: what is wrong, a sentence.
         evidence: the numbers behind it, by name.
         advice: what to change, a sentence.
-        estimate: what the advice gives; None where nothing can be said.
+        estimate: what the advice gives; None where nothing can be estimated.
         candidates: configurations that may be faster: constexprs and compile options by name, the likeliest first.
         tried: what was measured of them.
         dropped: which of them could not be measured.

@@ -194,14 +194,14 @@ def _lags(launch: Launch, all_events: Launch, iteration_time: float) -> dict[str
     ctas = launch.events.n_ctas
     tiles = 1 + all_events.boundaries(reference).size / ctas
     most = max(all_events.iterations(reference) / ctas / tiles, 1)
-    theirs, their_cycles = _anchors(launch, reference)
+    of_reference, reference_cycles = _anchors(launch, reference)
     lags = {}
     for group in (name for name, main in launch.main_scope.items() if main is not None):
-        mine, my_cycles = _anchors(launch, group)
-        both, a, b = np.intersect1d(theirs, mine, return_indices=True)
+        of_group, group_cycles = _anchors(launch, group)
+        both, a, b = np.intersect1d(of_reference, of_group, return_indices=True)
         last = (both & _COUNT) <= most
         earlier = round((all_events.iterations(group) - all_events.iterations(reference)) / ctas / tiles)
-        lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * iteration_time
+        lags[group] = float(np.median((group_cycles[b] - reference_cycles[a])[last])) - earlier * iteration_time
     return lags
 
 
@@ -282,7 +282,7 @@ def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
             name: tuple(item for interval in intervals for item in getattr(interval, name))
             for name in ("waits", "signals", "loads", "uses", "queue", "traffic")
         },
-        parts=tuple(part for one in working for part in (one.parts or (WorkPart(one.name, one.kind),))),
+        parts=tuple(part for each in working for part in (each.parts or (WorkPart(each.name, each.kind),))),
     )
 
 

@@ -456,14 +456,14 @@ class PcSamples(Frozen):
     @property
     def total(self) -> int:
         """All samples of the kernel."""
-        return sum(one.samples for one in self.lines)
+        return sum(line.samples for line in self.lines)
 
     @property
     def stalls(self) -> dict[str, float]:
         """Share of the samples by what the warps wait for, the greatest first."""
         counts: Counter[str] = Counter()
-        for one in self.lines:
-            counts.update(one.stalls)
+        for line in self.lines:
+            counts.update(line.stalls)
         return {reason: count / self.total for reason, count in counts.most_common()} if self.total else {}
 
 
@@ -519,11 +519,11 @@ class Joined(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _closes(cls, found: Any) -> Any:
+    def _closes(cls, given: Any) -> Any:
         """What is joined closes: earlier records of this version list where it does not, and were joined even so."""
-        if isinstance(found, dict) and found.get("open"):
+        if isinstance(given, dict) and given.get("open"):
             raise ValueError("its passes do not make one iteration")
-        return {name: value for name, value in found.items() if name != "open"} if isinstance(found, dict) else found
+        return {name: value for name, value in given.items() if name != "open"} if isinstance(given, dict) else given
 
 
 class Apart(Frozen):
@@ -600,12 +600,12 @@ class Timeline(About):
         """Of the pass whose events these are; of several, the shortest difference of each that has some."""
         if self.joined is None:
             return self.passes[0].sass_order
-        moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
+        moved = [(number, record) for number, record in enumerate(self.passes) if not record.sass_order.same]
         first = moved[0][1].sass_order if moved else self.passes[0].sass_order
         differences = [
-            f"with {'; '.join(one.regions)} (pass {number + 1}) in {len(one.sass_order.differences)} places, as "
-            f"{min(one.sass_order.differences, key=len)}"
-            for number, one in moved
+            f"with {'; '.join(record.regions)} (pass {number + 1}) in {len(record.sass_order.differences)} places, as "
+            f"{min(record.sass_order.differences, key=len)}"
+            for number, record in moved
         ]
         return SassOrder(
             original=first.original, instrumented=first.instrumented, same=not moved, differences=differences
@@ -632,7 +632,9 @@ class Timeline(About):
 
         Of several passes those of any of them.
         """
-        return any((one.overhead.ratio or 0.0) > MOST_DISTURBED for one in self.passes) or not self.sass_order.same
+        return (
+            any((record.overhead.ratio or 0.0) > MOST_DISTURBED for record in self.passes) or not self.sass_order.same
+        )
 
     @property
     def clock_is_plausible(self) -> bool:

@@ -43,7 +43,7 @@ def predict(program: Program, measured: Timeline) -> float:
             )
         for group, other in zip(groups, others, strict=True):
             steps[group] = _steps(iterations[group], _stages(measured, other))
-    replay = Replay({(0, group): Course(mine, 0.0) for group, mine in steps.items()}, program.stages)
+    replay = Replay({(0, group): Course(course, 0.0) for group, course in steps.items()}, program.stages)
     ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
     iteration_times = replay.iteration_times(ends, places[0][0])
     if len(iteration_times) < ITERATIONS:
@@ -70,11 +70,11 @@ def _iteration(program: Program, group: str) -> list[Interval]:
 
 
 def _stages(measured: Timeline, group: str) -> Stages:
-    found: dict[IntervalKind, list[float]] = defaultdict(list)
+    stages: dict[IntervalKind, list[float]] = defaultdict(list)
     for region in measured.regions:
         if region.warp_group == group and region.self_cycles is not None:
-            found[region.kind].append(region.self_cycles)
-    return found
+            stages[region.kind].append(region.self_cycles)
+    return stages
 
 
 def _steps(iteration: list[Interval], stages: Stages) -> list[Step]:

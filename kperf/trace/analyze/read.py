@@ -35,14 +35,14 @@ def decode_launch(
     return Launch(decode(buffer, recording, sample), program, recording.warps)
 
 
-def with_sources_from(folder: Path, found: Timeline) -> Timeline:
+def with_sources_from(folder: Path, timeline: Timeline) -> Timeline:
     """The timeline with the files of its regions named from the folder of the command, wherever the script went."""
 
     def named(source: Source | None) -> Source | None:
         return source and source.model_copy(update={"file": named_from(folder, source.file)})
 
-    regions = [region.model_copy(update={"source": named(region.source)}) for region in found.regions]
-    return found.model_copy(update={"regions": regions})
+    regions = [region.model_copy(update={"source": named(region.source)}) for region in timeline.regions]
+    return timeline.model_copy(update={"regions": regions})
 
 
 def timeline(launch: Launch, about: About) -> Timeline:
@@ -50,12 +50,12 @@ def timeline(launch: Launch, about: About) -> Timeline:
 
     Raises `UsageError` if no CTA of the launch is whole.
     """
-    found = _by_iteration(launch, about) if views.has_pipeline(launch) else by_cta(launch, about)
+    made = _by_iteration(launch, about) if views.has_pipeline(launch) else by_cta(launch, about)
     if about.sampled is None:  # how CTAs differ and what the last ones do, a sample does not show
         view = views.choose(launch)
         imbalance = views.Ctas(launch).imbalance() if view == "imbalance" else None
-        found = found.model_copy(update={"view": view, "imbalance": imbalance})
-    return concluded(found, analysis.unit_cycles(launch))
+        made = made.model_copy(update={"view": view, "imbalance": imbalance})
+    return concluded(made, analysis.unit_cycles(launch))
 
 
 def pipeline(launch: Launch, about: About) -> Timeline:

@@ -21,15 +21,15 @@ def read_timeline(path: Path) -> Timeline:
     Raises `UsageError` if it is missing, or not a timeline.
     """
     try:
-        found = from_json_once(read_regular(path))
-        version = found.get("schema_version") if isinstance(found, dict) else None
-        upgraded = found
+        content = from_json_once(read_regular(path))
+        version = content.get("schema_version") if isinstance(content, dict) else None
+        upgraded = content
         for number, upgrade in _UPGRADES.items():
             if isinstance(version, int) and 2 <= version <= number:
                 upgraded = upgrade(upgraded)
         timeline = Timeline.model_validate(upgraded)
         if version == 2:
-            return concluded(timeline, version2.unit_cycles(found))
+            return concluded(timeline, version2.unit_cycles(content))
         return timeline.model_copy(update={"recorded_by": recorded_by(timeline)}) if version in _UPGRADES else timeline
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None

@@ -111,7 +111,7 @@ _Waits = tuple[tuple[int, int, tuple[int, ...]], ...]
 """For each stage ring: what counts the waits for it, the first round that has to come, and the senders, by number."""
 
 
-class _Seen(NamedTuple):
+class _Effects(NamedTuple):
     """What others see of an interval. `arrives`: what the tensor core sends when the group's MMAs so far are done.
     `wakes`: whose sending others may wait for."""
 
@@ -129,7 +129,7 @@ class _Plan(NamedTuple):
     region: int
     waits: _Waits
     queue: Sequence[Mma | int]
-    seen: _Seen | None
+    effects: _Effects | None
 
 
 _Walk = Generator[tuple[float, int | None], None, None]
@@ -160,8 +160,8 @@ class Replay:
         self.steps = steps = {row: course.steps for row, course in courses.items()}
         self.known = {row: course.known for row, course in courses.items()}
         self._courses, self._places, self._cut = courses, places or {}, cut
-        intervals = {row: {id(step.interval): step.interval for step in mine} for row, mine in steps.items()}
-        together = [(row, interval) for row, mine in intervals.items() for interval in mine.values()]
+        intervals = {row: {id(step.interval): step.interval for step in own_steps} for row, own_steps in steps.items()}
+        together = [(row, interval) for row, own_steps in intervals.items() for interval in own_steps.values()]
         senders: dict[tuple[int, Value], dict[str, int]] = defaultdict(dict)
         numbers, counters = count(), count()
         for (cta, _), interval in together:
@@ -190,7 +190,7 @@ class Replay:
             )
             sends, arrives = sent(row, interval.signals), sent(row, interval.arrives)
             loads = tuple((buffer, senders[cta, stage_ring][""]) for buffer, stage_ring in interval.loads)
-            seen = _Seen(
+            effects = _Effects(
                 sends,
                 arrives,
                 loads,
@@ -199,14 +199,14 @@ class Replay:
                 loads_at_end=interval.kind == "wait",
             )
             return _Plan(
-                number, tuple(waits), interval.queue, seen if sends or arrives or loads or interval.issues else None
+                number, tuple(waits), interval.queue, effects if sends or arrives or loads or interval.issues else None
             )
 
         plans = {(row, id(interval)): plan(number, row, interval) for number, (row, interval) in enumerate(together)}
         self._regions = [(group, interval.name) for (_, group), interval in together]
-        self._planned = {row: [plans[row, id(step.interval)] for step in mine] for row, mine in steps.items()}
-        self.cycles: Times = {row: [step.cycles for step in mine] for row, mine in steps.items()}
-        self._iterations = {row: _steady_iterations(mine) for row, mine in steps.items()}
+        self._planned = {row: [plans[row, id(step.interval)] for step in own_steps] for row, own_steps in steps.items()}
+        self.cycles: Times = {row: [step.cycles for step in own_steps] for row, own_steps in steps.items()}
+        self._iterations = {row: _steady_iterations(own_steps) for row, own_steps in steps.items()}
         self._ending = {row: next(numbers) for row in steps}
         past = [(row, interval) for row, course in courses.items() for interval in course.past]
         self._waited = Counter(counted[row, ring] for row, interval in past for ring in interval.waits)
@@ -249,23 +249,23 @@ class Replay:
                 for sender in senders:
                     woken.extend(parked.pop(sender, ()))
 
-        def show(seen: _Seen, begun: float, ended: float, done: float) -> None:
-            for buffer, stage_ring in seen.loads:
-                issued = ended if seen.loads_at_end else begun
+        def show(effects: _Effects, begun: float, ended: float, done: float) -> None:
+            for buffer, stage_ring in effects.loads:
+                issued = ended if effects.loads_at_end else begun
                 times[stage_ring].append(issued if buffer in unloaded else issued + load_cycles)
-            for sender in seen.sends:
-                times[sender].append(ended if seen.sends_at_end else begun)
-            for sender in seen.arrives:
+            for sender in effects.sends:
+                times[sender].append(ended if effects.sends_at_end else begun)
+            for sender in effects.arrives:
                 times[sender].append(done)
-            wake(seen.wakes)
+            wake(effects.wakes)
 
         def walk(row: Row, start: float) -> _Walk:
             in_flight: deque[float] = deque()
             ended, beyond, work = ends[row].append, self_times[row].append, partial(cores.work, in_flight)
             start = yield from self._begins(row, start, times)
             planned = zip(self._planned[row], cycles[row], count(-self.known[row]), strict=False)
-            for (region, waits, queue, seen), taken, number in planned:
-                if seen:
+            for (region, waits, queue, effects), taken, number in planned:
+                if effects:
                     yield start, None
                 begun = hangs_on = start
                 free = number >= 0 and region in takes_no_time
@@ -281,13 +281,13 @@ class Replay:
                             hangs_on = arrived
                 if queue:
                     hangs_on = work(queue, hangs_on)
-                mine = start + taken - hangs_on if measured or number < 0 else taken
-                beyond(mine)
-                if not free and (end := hangs_on + mine) > start:
+                self_time = start + taken - hangs_on if measured or number < 0 else taken
+                beyond(self_time)
+                if not free and (end := hangs_on + self_time) > start:
                     start = end
                 ended(start)
-                if seen:
-                    show(seen, begun, start, in_flight[-1] if in_flight else begun)
+                if effects:
+                    show(effects, begun, start, in_flight[-1] if in_flight else begun)
             times[self._ending[row]].append(start)
             wake([self._ending[row]])
 
@@ -313,13 +313,13 @@ class Replay:
         After the `known` steps, and until the first of these groups of a CTA that is `cut` has no more steps: from then
         on something is missing that was there.
         """
-        issuing = {row: mine for row, mine in ends.items() if row[1] in groups}
-        until = min((mine[-1] for (cta, _), mine in issuing.items() if cta in self._cut and mine), default=inf)
-        found: list[float] = []
-        for row, mine in issuing.items():
-            known, reached = self.known[row], bisect_right(mine, until)
-            found += [mine[b - 1] - mine[a - 1] for a, b in self._iterations[row] if known <= a and b < reached]
-        return found
+        issuing = {row: own for row, own in ends.items() if row[1] in groups}
+        until = min((own[-1] for (cta, _), own in issuing.items() if cta in self._cut and own), default=inf)
+        cycles: list[float] = []
+        for row, own in issuing.items():
+            known, reached = self.known[row], bisect_right(own, until)
+            cycles += [own[b - 1] - own[a - 1] for a, b in self._iterations[row] if known <= a and b < reached]
+        return cycles
 
 
 def _in_order(ready: list[_Ready], parked: dict[int, list[_Ready]], woken: list[_Ready]) -> None:

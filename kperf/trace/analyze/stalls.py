@@ -73,19 +73,19 @@ def by_line(
         places = sorted({_place(load, named) for load in loads})
         for number, place in enumerate(places):
             lines[place].awaited[pc.reason] += (pc.samples + number) // len(places)
-    found = [
+    by_samples = [
         LineSamples(
             file=file,
             line=number,
-            samples=one.stalls.total(),
-            not_issued=one.not_issued,
-            stalls=dict(one.stalls.most_common()),
-            awaited=dict(one.awaited.most_common()),
+            samples=line.stalls.total(),
+            not_issued=line.not_issued,
+            stalls=dict(line.stalls.most_common()),
+            awaited=dict(line.awaited.most_common()),
         )
-        for (file, number), one in lines.items()
+        for (file, number), line in lines.items()
     ]
-    found.sort(key=lambda one: (-one.samples, one.file, one.line))
-    return PcSamples(launches=launches, period_cycles=period, dropped=dropped, lines=found)
+    by_samples.sort(key=lambda line: (-line.samples, line.file, line.line))
+    return PcSamples(launches=launches, period_cycles=period, dropped=dropped, lines=by_samples)
 
 
 def _at_barriers(code: MachineCode) -> Container[int]:
@@ -93,10 +93,12 @@ def _at_barriers(code: MachineCode) -> Container[int]:
 
     What waits may be counted at the instruction behind.
     """
-    addresses = [one.address for one in code.instructions]
-    if not any(one.opcode.startswith("WARPGROUP.DEPBAR") for one in code.instructions):
+    addresses = [instruction.address for instruction in code.instructions]
+    if not any(instruction.opcode.startswith("WARPGROUP.DEPBAR") for instruction in code.instructions):
         return addresses
-    places = [place for place, one in enumerate(code.instructions) if "BAR" in one.opcode.partition(".")[0]]
+    places = [
+        place for place, instruction in enumerate(code.instructions) if "BAR" in instruction.opcode.partition(".")[0]
+    ]
     return {address for place in places for address in addresses[place : place + 2]}
 
 
@@ -110,22 +112,26 @@ def decided(timeline: Timeline) -> Timeline:
     wait, samples = timeline.load_wait, timeline.samples
     if wait is None or samples is None or samples.total < LEAST_SAMPLES or not timeline.is_disturbed:
         return timeline
-    regions = [one for one in timeline.regions if (one.warp_group, one.source is None) == (wait.warp_group, False)]
-    lines = {(one.source.file, one.source.line) for one in regions if one.name in wait.regions and one.source}
+    regions = [
+        region for region in timeline.regions if (region.warp_group, region.source is None) == (wait.warp_group, False)
+    ]
+    lines = {
+        (region.source.file, region.source.line) for region in regions if region.name in wait.regions and region.source
+    }
     share = min(_load_waits(samples, lines) / warps_of(timeline, [wait.warp_group]), 1.0)
     cycles = share * timeline.cycles_per_unit.median
-    found = wait.model_copy(update={"share": share, "cycles": cycles, "share_by_events": wait.share})
+    by_samples = wait.model_copy(update={"share": share, "cycles": cycles, "share_by_events": wait.share})
     known = timeline.recorded_by | {"load_wait": "samples"}
-    return timeline.model_copy(update={"load_wait": found, "recorded_by": known})
+    return timeline.model_copy(update={"load_wait": by_samples, "recorded_by": known})
 
 
 def _load_waits(samples: PcSamples, lines: Collection[tuple[str, int]]) -> float:
     """Share of the samples that wait for global memory, or that wait for anything but MMAs where loads are awaited."""
     count = sum(
         samples_of_it
-        for one in samples.lines
-        for reason, samples_of_it in one.stalls.items()
-        if reason in GLOBAL or ((one.file, one.line) in lines and reason not in COMPUTING | MMAS)
+        for line in samples.lines
+        for reason, samples_of_it in line.stalls.items()
+        if reason in GLOBAL or ((line.file, line.line) in lines and reason not in COMPUTING | MMAS)
     )
     return count / samples.total if samples.total else 0.0
 
@@ -137,6 +143,6 @@ def warps_of(timeline: Timeline, groups: Collection[str]) -> float:
     """
     roles = timeline.roles
     everyone = {warp for role in roles for warp in range(role.first_warp, role.first_warp + role.num_warps)}
-    mine = sum(role.num_warps for role in roles if role.warp_group in groups)
+    of_groups = sum(role.num_warps for role in roles if role.warp_group in groups)
     apart = sum(role.num_warps for role in roles) == len(everyone)
-    return mine / len(everyone) if apart and mine else 1.0
+    return of_groups / len(everyone) if apart and of_groups else 1.0

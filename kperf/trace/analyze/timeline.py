@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class Resident:
 
     def in_flight(self) -> list[InFlight]:
         """As of the first CTA's clock."""
-        return [replace(one, start=one.start + self.later, end=one.end + self.later) for one in self.cta.in_flight]
+        return [replace(mma, start=mma.start + self.later, end=mma.end + self.later) for mma in self.cta.in_flight]
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ class Neighbours:
     @cached_property
     def together(self) -> int:
         """The most that are there at once."""
-        starts, ends = (sorted(getattr(one, limit) for one in self.residents) for limit in ("start", "end"))
+        starts, ends = (sorted(getattr(resident, limit) for resident in self.residents) for limit in ("start", "end"))
         return max(bisect_right(starts, start) - bisect_right(ends, start) for start in starts)
 
     @cached_property
     def places(self) -> dict[int, int]:
         """Which of the residents came in the place of which: of those that had ended, the last that was not taken."""
-        starts, ends = ([getattr(one, limit) for one in self.residents] for limit in ("start", "end"))
+        starts, ends = ([getattr(resident, limit) for resident in self.residents] for limit in ("start", "end"))
         ending = deque(sorted(range(len(ends)), key=ends.__getitem__))
         free: list[int] = []
         places: dict[int, int] = {}
@@ -231,7 +231,7 @@ class Launch:
     def cycles_of(self) -> list[NDArray[np.int64]]:
         """For each of `intervals`: how long it took, each time that it ran."""
         size = len(self.intervals) + 1  # the last stands for what no interval begins with
-        found = np.empty(len(self.kind), dtype=np.int64)
+        by_kind = np.empty(len(self.kind), dtype=np.int64)
         edges = np.cumsum(np.bincount(self.kind, minlength=size))
         free = np.concatenate([[0], edges[:-1]])
         for low in range(0, len(self.kind), _STRETCH):
@@ -240,9 +240,9 @@ class Launch:
             order = np.argsort(kind[: len(cycles)], kind="stable")  # of small integers: a radix sort
             counts = np.bincount(kind[: len(cycles)], minlength=size)
             for number, part in enumerate(np.split(cycles[order], np.cumsum(counts)[:-1])):
-                found[free[number] : free[number] + len(part)] = part
+                by_kind[free[number] : free[number] + len(part)] = part
             free += counts
-        return np.split(found, edges[:-1])[: len(self.intervals)]
+        return np.split(by_kind, edges[:-1])[: len(self.intervals)]
 
     @cached_property
     def ran(self) -> NDArray[np.int64]:
@@ -264,14 +264,14 @@ class Launch:
 
         The main loop is the one with the most iterations of those that issue MMAs, else of those that load.
         """
-        found: dict[str, int | None] = {}
+        chosen: dict[str, int | None] = {}
         for name in self.groups:
             scopes = [scope for scope in self.program.scopes if scope.group == self.program.code(name) and scope.loop]
             weight = max(map(self._weight, scopes), default=0)
             scopes = [scope for scope in scopes if self._weight(scope) == weight and not scope.ends_tile]
             opened = {scope.number: self.ran[self._opens(name, scope.number)].sum() for scope in scopes}
-            found[name] = max(opened, key=lambda number: (opened[number], -number)) if opened else None
-        return found
+            chosen[name] = max(opened, key=lambda number: (opened[number], -number)) if opened else None
+        return chosen
 
     def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
@@ -397,7 +397,7 @@ class Launch:
 
     def neighbours(self, number: int) -> Neighbours | None:
         """A CTA and those on its SM while it runs; None if not all of their events are here."""
-        beside = sorted(self.beside(number), key=lambda found: found[0] != number)
+        beside = sorted(self.beside(number), key=lambda resident: resident[0] != number)
         lengths = self.events.counts.sum(axis=1)
         others = np.array([other for other, _ in beside])
         if not np.isin(others, self.whole_ctas).all() or (lengths[others[1:]] > LONGEST_CTA).any():
@@ -437,14 +437,14 @@ class Launch:
         together = np.concatenate(cycles)
         if len(together) > LONGEST_CTA:
             until = np.partition(together, LONGEST_CTA)[LONGEST_CTA]
-            cycles = [mine[: np.searchsorted(mine, until, side="right")] for mine in cycles]
+            cycles = [own_cycles[: np.searchsorted(own_cycles, until, side="right")] for own_cycles in cycles]
         opening = np.append(self._opening, False)
         looping = np.append(self.in_loop, False)
         spans: dict[str, list[Span]] = {}
-        for group, row, mine in zip(self.groups, rows, cycles, strict=True):
-            kinds = self.kind[events.begins[row] :][: max(len(mine) - 1, 0)]
+        for group, row, own_cycles in zip(self.groups, rows, cycles, strict=True):
+            kinds = self.kind[events.begins[row] :][: max(len(own_cycles) - 1, 0)]
             iterations = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
-            at = mine.tolist()
+            at = own_cycles.tolist()
             spans[group] = [
                 Span(self.intervals[kind], start, end, iteration if iteration >= 0 else None)
                 for kind, start, end, iteration in zip(kinds.tolist(), at, at[1:], iterations.tolist(), strict=False)
@@ -456,7 +456,7 @@ class Launch:
     @cached_property
     def _opening(self) -> NDArray[np.bool_]:
         """For each of `intervals`: whether an iteration of its group's main loop begins with it."""
-        opening: NDArray[np.bool_] = np.any([self._opens(*found) for found in self.main_scope.items()], axis=0)
+        opening: NDArray[np.bool_] = np.any([*starmap(self._opens, self.main_scope.items())], axis=0)
         return opening
 
 
@@ -518,16 +518,16 @@ def _awaited_by_others(
             for stage_ring in span.interval.waits:
                 waits[stage_ring][other].append(span.end)
     issued: list[tuple[Mma, Span, int]] = []
-    seen: list[int] = []
+    ended: list[int] = []
     for span in spans[group]:
-        issued += [(step, span, len(seen)) for step in span.interval.queue if isinstance(step, Mma)]
+        issued += [(step, span, len(ended)) for step in span.interval.queue if isinstance(step, Mma)]
         for stage_ring in span.interval.arrives:
             for ends in waits[stage_ring].values():
                 while ends and ends[0] <= span.start:
                     ends.popleft()
                 if ends:
-                    seen.append(ends.popleft())
-    first = list(accumulate(reversed(seen), min))[::-1]
+                    ended.append(ends.popleft())
+    first = list(accumulate(reversed(ended), min))[::-1]
     for mma, span, place in issued:
         if place < len(first):
             yield InFlight(mma.name, group, span.start, first[place], span.iteration, cycles(mma))

@@ -32,21 +32,21 @@ def upgrade(old: Json) -> Json:
 def _in_words_of_now(old: Json) -> Json:
     """With what the orders of instructions of its passes differ in, in the words of version 3."""
 
-    def said(one: Json) -> Json:
-        order = one["sass_order"]
+    def renewed(record: Json) -> Json:
+        order = record["sass_order"]
         words = [
             line.replace(" in the plain kernel", " in the original kernel").replace(
                 " in the traced one", " in the instrumented one"
             )
             for line in order["differences"]
         ]
-        return one | {"sass_order": order | {"differences": words}}
+        return record | {"sass_order": order | {"differences": words}}
 
-    new = old | {"passes": [said(one) for one in old["passes"]]}
+    new = old | {"passes": [renewed(record) for record in old["passes"]]}
     for name, within in (("apart", "passes"), ("joined", "one_pass")):
-        if found := new.get(name):
-            passes = [said(one) for one in found[within]] if within == "passes" else said(found[within])
-            new[name] = found | {within: passes}
+        if part := new.get(name):
+            passes = [renewed(record) for record in part[within]] if within == "passes" else renewed(part[within])
+            new[name] = part | {within: passes}
     return new
 
 

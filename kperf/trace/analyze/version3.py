@@ -26,9 +26,9 @@ def upgrade(old: Json) -> Json:
         "schema_version": 4,
         "unit": {"trip": "iteration", "block": "CTA"}.get(old["unit"], old["unit"]),
         "overhead": _renamed(old["overhead"], _OVERHEAD),
-        "passes": [_pass(one) for one in old["passes"]],
+        "passes": [_pass(record) for record in old["passes"]],
         "roles": [role | {"duty": _DUTIES.get(role["duty"], role["duty"])} for role in old["roles"]],
-        "regions": [_renamed(one, _REGION) for one in old["regions"]],
+        "regions": [_renamed(record, _REGION) for record in old["regions"]],
         "windows": [_window(window) for window in old["windows"]],
     }
     parts = {
@@ -47,7 +47,7 @@ def upgrade(old: Json) -> Json:
             _renamed(part, {"period_pass": "iteration_pass", "plain_cycles": "original_cycles"})
             | {"one_pass": _pass(part["one_pass"])}
         ),
-        "apart": lambda part: part | {"passes": [_pass(one) for one in part["passes"]]},
+        "apart": lambda part: part | {"passes": [_pass(record) for record in part["passes"]]},
     }
     changed |= {name: upgraded(new[name]) for name, upgraded in parts.items() if new.get(name) is not None}
     return new | changed

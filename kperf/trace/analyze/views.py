@@ -82,8 +82,8 @@ class Ctas:
     def early(self) -> NDArray[np.bool_]:
         """CTAs that return early: no iteration of any loop where others make some; without loops in next to no time."""
         if self.has_loop:
-            found: NDArray[np.bool_] = self.silent | (self.whole & ~self.loops)
-            return found if self.loops.any() else np.zeros_like(found)
+            early: NDArray[np.bool_] = self.silent | (self.whole & ~self.loops)
+            return early if self.loops.any() else np.zeros_like(early)
         short: NDArray[np.bool_] = self.silent | (self.duration < self.duration.max() / 100)
         return short
 

@@ -62,7 +62,7 @@ class Sms:
         self._replays = [_replay(sm, set(first.values()), program.stages) for sm in sms]
         issuing = {interval.group for interval in program.intervals.values() if interval.issues}
         self._groups = [name for name in first.values() if name in issuing]
-        self.load_cycles = min((load_cycles(one.cta) for sm in sms for one in sm.residents), default=0.0)
+        self.load_cycles = min((load_cycles(resident.cta) for sm in sms for resident in sm.residents), default=0.0)
         self.most_resident = max((sm.together for sm in sms), default=0)
 
     def fit(self, assumed: Assumptions) -> tuple[float, list[SelfTimes], dict[tuple[str, str], float]]:
@@ -75,8 +75,8 @@ class Sms:
             iteration_times += replay.iteration_times(ends, self._groups)
             reached = [
                 (row, step, cycles)
-                for row, mine in beyond.items()
-                for step, cycles in islice(zip(replay.steps[row], mine, strict=False), replay.known[row], None)
+                for row, own_cycles in beyond.items()
+                for step, cycles in islice(zip(replay.steps[row], own_cycles, strict=False), replay.known[row], None)
             ]
             self_times.append(_drawn(replay, reached))
             for (_, group), step, cycles in reached:
@@ -101,8 +101,8 @@ class Sms:
         """Mean cycles from iteration to iteration after a change."""
         runs = (
             (replay, replay.run(assumed, draw, change))
-            for replay, mine in zip(self._replays, self_times, strict=True)
-            for draw in mine
+            for replay, draws in zip(self._replays, self_times, strict=True)
+            for draw in draws
         )
         return fmean(
             [cycles for replay, ends in runs for cycles in replay.iteration_times(ends, self._groups)] or [0.0]
@@ -120,22 +120,22 @@ class Sms:
         steps = [
             (group, step.interval)
             for replay in self._replays
-            for (_, group), mine in replay.steps.items()
-            for step in mine
+            for (_, group), own_steps in replay.steps.items()
+            for step in own_steps
             if step.iteration is not None
         ]
         regions = dict.fromkeys((group, interval.name) for group, interval in steps)
-        found = {(name, group): Change(regions=frozenset({(group, name)})) for group, name in regions}
+        changes = {(name, group): Change(regions=frozenset({(group, name)})) for group, name in regions}
         for name in dict.fromkeys(name for _, name in regions):
             everywhere = frozenset((group, other) for group, other in regions if other == name)
             if len(everywhere) > 1:
-                found[name, ALL] = Change(regions=everywhere)
+                changes[name, ALL] = Change(regions=everywhere)
         for group, interval in steps:
             for buffer, _ in interval.loads:
-                found[f"load {buffer}", group] = Change(loads=frozenset({buffer}))
+                changes[f"load {buffer}", group] = Change(loads=frozenset({buffer}))
             for mma in interval.issues:
-                found[mma, TENSOR_CORES] = Change(mmas=frozenset({mma}))
-        return found
+                changes[mma, TENSOR_CORES] = Change(mmas=frozenset({mma}))
+        return changes
 
 
 def what_if(
@@ -186,13 +186,13 @@ def _drawn(replay: Replay, steps: Sequence[tuple[Row, Step, float]]) -> SelfTime
     Regions of one name draw the same iterations, whatever warp group they are of: what makes one of them late, a load
     or another CTA of the SM, makes the others late in the same iteration.
     """
-    found: dict[tuple[Row, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    of_intervals: dict[tuple[Row, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     names: dict[tuple[Row, int], str] = {}
     for row, step, cycles in steps:
         if step.interval.waits or step.interval.queue:
-            found[row, id(step.interval)][step.steady].append(cycles)
+            of_intervals[row, id(step.interval)][step.steady].append(cycles)
             names[row, id(step.interval)] = step.interval.name
-    self_times = {key: steady or others for key, (others, steady) in found.items()}
+    self_times = {key: steady or others for key, (others, steady) in of_intervals.items()}
     most = {name: max(len(self_times[key]) for key in self_times if names[key] == name) for name in names.values()}
     iterations = {
         name: [Random(f"{draw} {name}").sample(range(n), n) for draw in range(DRAWS)] for name, n in most.items()
@@ -209,9 +209,9 @@ def _drawn(replay: Replay, steps: Sequence[tuple[Row, Step, float]]) -> SelfTime
                     next(following[key])
                     if (key := (row, id(step.interval))) in following and number >= replay.known[row]
                     else step.cycles
-                    for number, step in enumerate(mine)
+                    for number, step in enumerate(own_steps)
                 ]
-                for row, mine in replay.steps.items()
+                for row, own_steps in replay.steps.items()
             }
         )
     return draws
@@ -234,12 +234,12 @@ def load_cycles(cta: Cta) -> float:
     at_once = min(
         (span.cycles for spans in cta.spans.values() for span in spans if span.interval.kind == "wait"), default=0
     )
-    found = [
+    cycles = [
         cta.spans[group][index].end - issued[stage_ring][number][0] - at_once
         for group, index, stage_ring, number in waits(cta)
         if number < len(issued.get(stage_ring, ()))
     ]
-    return float(max(0, min(found, default=0)))
+    return float(max(0, min(cycles, default=0)))
 
 
 def _replay(sm: Neighbours, groups: set[str], stages: Mapping[Value, int]) -> Replay:

@@ -31,7 +31,7 @@ class Capture:
 
 
 class _Allocator:
-    """What Triton asks for the device memory of the records: a buffer of each size, made once, so no launch waits."""
+    """What Triton asks for the device memory of the events: a buffer of each size, made once, so no launch waits."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, torch.Tensor] = {}
@@ -55,7 +55,7 @@ class _Allocator:
 
 @contextmanager
 def allocated() -> Iterator[_Allocator]:
-    """While this is open we are alone on the GPU (`device.exclusive`), and records go to a buffer of our own."""
+    """While this is open we are alone on the GPU (`device.exclusive`), and events go to a buffer of our own."""
     allocator = _Allocator()
     with device.exclusive(), profile_buffer(allocator):
         yield allocator
@@ -71,8 +71,8 @@ def capture(name: str, original: Call, traced: Call, recording: Recording, round
         raise UsageError(reason)
     recorded = in_session(traced, recording)
     with allocated() as allocator:
-        expected, found = original(), recorded()
-        if not all(map(same_bits, expected, found)):
+        expected, instrumented = original(), recorded()
+        if not all(map(same_bits, expected, instrumented)):
             raise MeasurementError(
                 f"the instrumented kernel of {name} computes something else than the original kernel"
             )

@@ -211,14 +211,14 @@ class Capturer:
         if len(several.original_spans) + len(several.waiting) == len(several.passes):
             several.original_spans.append(self.timed(call, call.stream))
             return True
-        one = several.waiting[0]
-        size = one.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
+        next_pass = several.waiting[0]
+        size = next_pass.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
         try:
-            launched = self._launch(one.kernel, size, call, check=self._options.check)
+            launched = self._launch(next_pass.kernel, size, call, check=self._options.check)
         except Exception as error:  # as in `trace`
             taken.why_one = f"a pass was refused: {why(error)}"
             return False
-        one.buffer, one.spans = launched.events, launched.spans
+        next_pass.buffer, next_pass.spans = launched.events, launched.spans
         if launched.same is False:
             taken.same_outputs = False
         return True
@@ -256,9 +256,9 @@ class Capturer:
         ctas, before = math.prod(grid), kernel.taken
         if before and self._options.ctas == "sampled" and ctas != math.prod(before.grid):
             before = None  # of another launch perhaps other CTAs are recorded
-        records = before.events_of_a_warp if before else None
+        events = before.events_of_a_warp if before else None
         if before and before.instrumented.recording == before.instrumented.recording_of_launch(
-            ctas, self._options.memory, records
+            ctas, self._options.memory, events
         ):
             return before.instrumented
         if before and kernel.compiled_s > _SLOW_S and ctas == math.prod(before.grid) and before.is_complete:
@@ -271,11 +271,11 @@ class Capturer:
             memory=self._options.memory,
             regions=self._options.regions,
             rules=self._rules,
-            records=records,
+            events=events,
         )
         if self._options.ctas == "sampled":
             made = with_sampled_ctas(
-                made, Sample.of(ctas), ctas, self._folder, memory=self._options.memory, records=records
+                made, Sample.of(ctas), ctas, self._folder, memory=self._options.memory, events=events
             )
         kernel.compiled_s = time.monotonic() - begin
         return made
@@ -301,7 +301,7 @@ class Capturer:
             ctas,
             self._folder,
             memory=self._options.memory,
-            records=taken.events_of_a_warp,
+            events=taken.events_of_a_warp,
         )
         took = f"({time.monotonic() - begin:.1f} s)"
         if made.sample is None:

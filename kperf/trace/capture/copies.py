@@ -76,7 +76,7 @@ class Copies:
         Raises `UsageError` if there is no memory for them, if they lie on several devices, or if one is an address.
         """
         tensors = list(tensors_of(arguments))
-        if any(hasattr(one, "data_ptr") and not list(tensors_of([one])) for one in arguments):
+        if any(hasattr(each, "data_ptr") and not list(tensors_of([each])) for each in arguments):
             raise UsageError("an argument is memory and no tensor")
         if len({tensor.device for tensor in tensors}) > 1:
             raise UsageError("its tensors lie on several devices")
@@ -89,7 +89,7 @@ class Copies:
             if place not in only_written
             for tensor in tensors_of([argument])
         }
-        sizes = {begin: mine[0].untyped_storage().nbytes() for begin, mine in views.items()}
+        sizes = {begin: tensors_of_it[0].untyped_storage().nbytes() for begin, tensors_of_it in views.items()}
         margin = {begin: size if wide else _MARGIN for begin, size in sizes.items()}
         needed = sum(2 * size + 2 * (margin[begin] + _ALIGNMENT) for begin, size in sizes.items()) + _WORK
         if needed > free_bytes:
@@ -98,7 +98,8 @@ class Copies:
             )
         try:
             self._storages = {
-                begin: _allocated(mine, margin[begin], poisoned=begin not in read) for begin, mine in views.items()
+                begin: _allocated(tensors_of_it, margin[begin], poisoned=begin not in read)
+                for begin, tensors_of_it in views.items()
             }
         except torch.OutOfMemoryError:
             raise UsageError(f"there are no {needed >> 20} MB of GPU memory for copies of its tensors") from None
@@ -110,27 +111,31 @@ class Copies:
 
     def begin(self, *, poison: bool = False) -> None:
         """Let the copies hold what the script's tensors hold; with `poison` what is only written holds no numbers."""
-        for one in self._changed:
-            if poison and one.poisoned:
-                one.ours.fill_(_POISON)
+        for storage in self._changed:
+            if poison and storage.poisoned:
+                storage.ours.fill_(_POISON)
             else:
-                one.ours.copy_(one.script)
+                storage.ours.copy_(storage.script)
 
     def results(self) -> list[torch.Tensor]:
         """What the last launch left in the storages that it changed; from now on only these are set by `begin`."""
-        self._changed = [one for one in self._storages.values() if one.poisoned or not _equal(one.ours, one.script)]
-        return [one.ours.clone() for one in self._changed]
+        self._changed = [
+            storage
+            for storage in self._storages.values()
+            if storage.poisoned or not _equal(storage.ours, storage.script)
+        ]
+        return [storage.ours.clone() for storage in self._changed]
 
     def equal(self, expected: Sequence[torch.Tensor], *, bits: bool) -> bool:
         """Whether the last launch wrote what `expected` says and nothing else: its bits, or numbers near enough."""
-        for one in self._storages.values():
-            if any((part != _UNTOUCHED).any() for margin in one.margins for part in margin.split(_CHUNK)):
+        for storage in self._storages.values():
+            if any((part != _UNTOUCHED).any() for margin in storage.margins for part in margin.split(_CHUNK)):
                 return False
-            if one not in self._changed and not _equal(one.ours, one.script):
+            if storage not in self._changed and not _equal(storage.ours, storage.script):
                 return False
         return all(
-            _equal(one.ours, other) or (not bits and near(one.ours, other, one.dtype))
-            for one, other in zip(self._changed, expected, strict=True)
+            _equal(storage.ours, contents) or (not bits and near(storage.ours, contents, storage.dtype))
+            for storage, contents in zip(self._changed, expected, strict=True)
         )
 
     def _moved(self, argument: Any) -> Any:
@@ -166,14 +171,14 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(torch.equal, a.split(_CHUNK), b.split(_CHUNK)))
 
 
-def likeness(found: torch.Tensor, expected: torch.Tensor) -> Likeness:
+def likeness(computed: torch.Tensor, expected: torch.Tensor) -> Likeness:
     """How alike two tensors are: by type, shape and bits, else by their numbers within the tolerance of the type."""
-    if found.dtype != expected.dtype or found.shape != expected.shape:
+    if computed.dtype != expected.dtype or computed.shape != expected.shape:
         return "different"
-    a, b = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (found, expected))
+    a, b = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (computed, expected))
     if torch.equal(a, b):
         return "equal bits"
-    return "within tolerance" if near(a, b, found.dtype) else "different"
+    return "within tolerance" if near(a, b, computed.dtype) else "different"
 
 
 def near(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -187,9 +192,9 @@ def near(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
         finite = expected[expected.isfinite()]
         squares, count = squares + float(finite.square().sum()), count + finite.numel()
     scale = (squares / count) ** 0.5 if count else 0.0
-    for found, expected in _numbers(a, b, real):
-        same = (found == expected) | (found.isnan() & expected.isnan())
-        near_by = (found - expected).abs() <= tolerance * (expected.abs() + scale)
+    for computed, expected in _numbers(a, b, real):
+        same = (computed == expected) | (computed.isnan() & expected.isnan())
+        near_by = (computed - expected).abs() <= tolerance * (expected.abs() + scale)
         if not bool((same | near_by & expected.isfinite()).all()):  # any is within a share of an infinite one
             return False
     return True

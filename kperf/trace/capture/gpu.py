@@ -1,4 +1,4 @@
-"""What tracing a script asks of the GPU: events around launches, a buffer for records, and its bytes."""
+"""What tracing a script asks of the GPU: marks around launches, a buffer for the events of kernels, and its bytes."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -39,14 +39,14 @@ class Span:
 
 def times(spans: Iterable[Span], gpu: "Gpu", *, wait: bool) -> list[float]:
     """Milliseconds of each span; without `wait` of those that are over. A GPU that has failed knows no more of them."""
-    found = []
+    milliseconds = []
     for span in spans:
         try:
             if wait or span.is_over(gpu):
-                found.append(span.milliseconds(gpu))
+                milliseconds.append(span.milliseconds(gpu))
         except RuntimeError:  # an error of the script's own kernels, after which the driver answers nothing
             continue
-    return found
+    return milliseconds
 
 
 class Gpu:

@@ -32,9 +32,9 @@ _HELD: tuple[tuple[IntervalKind, ...], ...] = (("load",), ("load", "arithmetic")
 Place = Literal["shared", "global"]
 
 _BUFFER_BYTES_A_WARP = 8192
-"""Bytes a warp as long as it is not known how many records a CTA writes."""
+"""Bytes a warp as long as it is not known how many events a CTA writes."""
 _LEAST_IN_SHARED_MEMORY = 1024
-"""Of such a circular buffer; where there is less room, records go to device memory."""
+"""Of such a circular buffer; where there is less room, events go to device memory."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class InstrumentedKernel:
 
     @property
     def spills_more(self) -> bool:
-        """Whether the records make it spill, or a kernel that spills anyhow do so more often."""
+        """Whether the events make it spill, or a kernel that spills anyhow do so more often."""
         return self.spilled_more > 0 or self.spills > COUNTER_SPILLS
 
     @property
     def spilled_more(self) -> int:
-        """Bytes a thread that the records spill, beyond what their counters may take on the stack outside of loops."""
+        """Bytes a thread that the events spill, beyond what their counters may take on the stack outside of loops."""
         more = self.resource_usage.spilled_bytes - self.original_usage.spilled_bytes
         return more if more > COUNTER_BYTES else 0
 
@@ -78,12 +78,12 @@ class InstrumentedKernel:
         """By how many CTAs fewer fit on an SM."""
         return max(self.original_usage.occupancy - self.resource_usage.occupancy, 0)
 
-    def recording_of_launch(self, programs: int, memory: int, records: int | None) -> Recording:
+    def recording_of_launch(self, programs: int, memory: int, events: int | None) -> Recording:
         """Where the events of another launch would go, as `recording_of_launch` says."""
         recorded = self._recorded(programs)
         if self.sample is None:
-            return recording_of_launch(self.program, self.original_usage, recorded, memory, records)
-        written = records or straight_events(self.program)
+            return recording_of_launch(self.program, self.original_usage, recorded, memory, events)
+        written = events or straight_events(self.program)
         recording = recording_of_launch(self.program, self.original_usage, recorded, memory, written)
         return replace(recording, memory=self.recording.memory)
 
@@ -115,7 +115,7 @@ def make_instrumented(
     memory: int,
     regions: Sequence[str],
     rules: Rules,
-    records: int | None = None,
+    events: int | None = None,
 ) -> InstrumentedKernel:
     """The instrumented kernel of a compiled one for a launch of so many programs, compiled into a cache of its own in
     `folder`.
@@ -124,7 +124,7 @@ def make_instrumented(
     without loads where registers spill, and without arithmetic where they still do. Where they spill, one more
     version gives ptxas as many as leave the original's CTAs on an SM: by itself it takes few for a kernel that does not
     fit into registers. No fewer regions are tried later than VERSIONS_S after the first were.
-    `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
+    `memory`: bytes that the events of a launch may take; `events`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
     """
@@ -139,7 +139,7 @@ def make_instrumented(
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrumented(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced.text, rules, located=located)
-        written = records or straight_events(program)
+        written = events or straight_events(program)
         recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
         override = Override(folder / f"{kernel.name}.ttgir", traced.text, program.kernel_name)
 
@@ -241,14 +241,14 @@ def _compile(
 
 
 def recording_of_launch(
-    program: Program, original: ResourceUsage, ctas: int, memory: int, records: int | None = None
+    program: Program, original: ResourceUsage, ctas: int, memory: int, events: int | None = None
 ) -> Recording:
-    """Where the records of a launch go, within `memory` bytes for all of its CTAs.
+    """Where the events of a launch go, within `memory` bytes for all of its CTAs.
 
-    In shared memory, where a record costs least, if `records` of a warp fit there without one CTA less on an SM; else
-    straight in device memory. A circular buffer that is too small keeps a warp's last records.
+    In shared memory, where an event costs least, if `events` of a warp fit there without one CTA less on an SM; else
+    straight in device memory. A circular buffer that is too small keeps a warp's last events.
 
-    Raises `UsageError` if not even eight records of each warp fit.
+    Raises `UsageError` if not even eight events of each warp fit.
     """
     warps = tuple(sorted(group.first_warp for group in program.groups))
 
@@ -262,9 +262,9 @@ def recording_of_launch(
         return ctas * recording.block_bytes <= memory and (inside or kept_in == "global")
 
     wanted = (
-        _BUFFER_BYTES_A_WARP if records is None else max(1 << (EVENT_BYTES * records - 1).bit_length(), SMALLEST_BUFFER)
+        _BUFFER_BYTES_A_WARP if events is None else max(1 << (EVENT_BYTES * events - 1).bit_length(), SMALLEST_BUFFER)
     )
-    least = _LEAST_IN_SHARED_MEMORY if records is None else wanted
+    least = _LEAST_IN_SHARED_MEMORY if events is None else wanted
     places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_BUFFER))
     for kept_in, smallest in places:
         size = wanted
@@ -272,8 +272,8 @@ def recording_of_launch(
             size //= 2
         if fits(size, kept_in):
             return Recording(warps, program.total_warps, size, memory=kept_in, arch=program.arch)
-    mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
-    raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {mend}")
+    fix = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
+    raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {fix}")
 
 
 def straight_events(program: Program) -> int | None:

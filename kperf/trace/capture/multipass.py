@@ -41,7 +41,7 @@ class MultiPass:
     @property
     def waiting(self) -> list[OnePass]:
         """Those that were not launched yet."""
-        return [one for one in self.passes if one.buffer is None]
+        return [each for each in self.passes if each.buffer is None]
 
 
 def plan(
@@ -72,12 +72,12 @@ def plan(
 
     def build(kernels: Sequence[ProbedKernel]) -> list[Built]:
         with own_cache(folder):
-            found = in_sessions(kernels, recording_of, compile_one)
-            made.update(zip((probed.places for probed in kernels), found, strict=True))
-            return [built(compiled) for compiled, _ in found]
+            pairs = in_sessions(kernels, recording_of, compile_one)
+            made.update(zip((probed.places for probed in kernels), pairs, strict=True))
+            return [built(compiled) for compiled, _ in pairs]
 
     if most is None:
         chosen = choose_passes(all_probes, original, build, cycles=all_probes.least_cycles, say=say)
     else:
         chosen = compile_passes(all_probes, original, build, spread(all_probes, most), cycles=all_probes.least_cycles)
-    return MultiPass(all_probes, [OnePass(one, *made[one.probed.places]) for one in chosen])
+    return MultiPass(all_probes, [OnePass(chosen_pass, *made[chosen_pass.probed.places]) for chosen_pass in chosen])

@@ -2,8 +2,8 @@
 
 As hardware profilers replay a kernel for other counters, an iteration is recorded over several launches, a few of its
 probes in each, the anchor in all. A first instrumented kernel is compiled for each probe. Those that the assembler
-orders as the original kernel come first and are put together as long as it does so with them all and their records cost
-little; a probe that it does not is alone in its pass, and what it moves is told.
+orders as the original kernel come first and are put together as long as it does so with them all and their events cost
+little; a probe that it does not is alone in its pass, and what it moves is reported.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _PAIR = 2
 
 _MOST_BYTES_A_WARP = 8192
 _LEAST_BYTES_A_WARP = 256
-"""Of a pass's circular buffer: 32 records, the last 16 iterations of an anchor and a probe."""
+"""Of a pass's circular buffer: 32 events, the last 16 iterations of an anchor and a probe."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Built:
     resource_usage: ResourceUsage
 
     def is_no_worse_than(self, original: "Built") -> bool:
-        """Whether it fits as often on an SM, and spills no more than the records' counters."""
+        """Whether it fits as often on an SM, and spills no more than the events' counters."""
         spilled_more = self.resource_usage.spilled_bytes - original.resource_usage.spilled_bytes
         return self.resource_usage.occupancy >= original.resource_usage.occupancy and spilled_more <= COUNTER_BYTES
 
@@ -54,7 +54,7 @@ Build = Callable[[Sequence[ProbedKernel]], list[Built]]
 class ChosenPass:
     """A pass: its kernel, what that compiled to, and how its instructions are ordered beside the original kernel's.
 
-    `cost`: of an iteration, estimated, in the warp group with the most records.
+    `cost`: of an iteration, estimated, in the warp group with the most events.
     """
 
     probed: ProbedKernel
@@ -84,12 +84,12 @@ def choose_passes(
         known.update(zip(new, compile_passes(all_probes, original, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 
-    def keeps(found: ChosenPass) -> bool:
-        return not found.differences and found.built.is_no_worse_than(original)
+    def keeps(each: ChosenPass) -> bool:
+        return not each.differences and each.built.is_no_worse_than(original)
 
-    found = compiled(single_probes(all_probes))
-    apart = [one for one in found if not keeps(one)]
-    together = [one for one in found if keeps(one)]
+    singles = compiled(single_probes(all_probes))
+    apart = [each for each in singles if not keeps(each)]
+    together = [each for each in singles if keeps(each)]
     grown: list[ChosenPass] = []
     most = int(MOST_COST * cycles / CYCLES_AN_EVENT)
     while together:
@@ -97,7 +97,9 @@ def choose_passes(
         while (
             len(together) >= _PAIR and max(map(len, first.probed.places)) + _PAIR <= most and len(known) < MOST_COMPILES
         ):
-            (candidate,) = compiled([_together(all_probes, [one.probed.places for one in (first, *together[:_PAIR])])])
+            (candidate,) = compiled(
+                [_together(all_probes, [each.probed.places for each in (first, *together[:_PAIR])])]
+            )
             if not keeps(candidate):
                 break
             first, together = candidate, together[_PAIR:]
@@ -165,7 +167,7 @@ def built(kernel: CompiledKernel) -> Built:
 
 
 def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
-    """In shared memory, where a record costs least, if some iterations of a CTA fit there; of a longer one its last."""
+    """In shared memory, where an event costs least, if some iterations of a CTA fit there; of a longer one its last."""
     warps = tuple(sorted(group.first_warp for group in program.groups))
     size = _MOST_BYTES_A_WARP
     while size * len(warps) > subject.arch.cta_shared_bytes - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
@@ -196,9 +198,9 @@ def in_sessions(
 ) -> list[tuple[CompiledKernel, Recording]]:
     """Each kernel compiled, several at once."""
     recordings = [recording_of(probed) for probed in kernels]
-    found: dict[Places, CompiledKernel] = {}
+    compiled: dict[Places, CompiledKernel] = {}
     for recording in dict.fromkeys(recordings):
         alike = [probed for probed, own in zip(kernels, recordings, strict=True) if own == recording]
         with session(recording, apart=True):
-            found |= zip((probed.places for probed in alike), compiler.several(compile_one, alike), strict=True)
-    return [(found[probed.places], recording) for probed, recording in zip(kernels, recordings, strict=True)]
+            compiled |= zip((probed.places for probed in alike), compiler.several(compile_one, alike), strict=True)
+    return [(compiled[probed.places], recording) for probed, recording in zip(kernels, recordings, strict=True)]

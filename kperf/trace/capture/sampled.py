@@ -48,11 +48,11 @@ def disturbs(every: InstrumentedKernel, cost: float, folder: Path) -> bool:
 
 
 def with_sampled_ctas(
-    every: InstrumentedKernel, sample: Sample, ctas: int, folder: Path, *, memory: int, records: int | None
+    every: InstrumentedKernel, sample: Sample, ctas: int, folder: Path, *, memory: int, events: int | None
 ) -> InstrumentedKernel:
     """The kernel that records a sample of the CTAs of such a launch; `every`, with the reason, where there is none.
 
-    `every`: the instrumented kernel that records all of them. `memory`, `records`: as `make_instrumented` takes them.
+    `every`: the instrumented kernel that records all of them. `memory`, `events`: as `make_instrumented` takes them.
     No way is begun that, taking as long as the one before it, would end later than WAYS_S after the first began.
     """
     reasons: list[str] = []
@@ -62,7 +62,7 @@ def with_sampled_ctas(
         _refuse(every, sample, ctas)
         ways = [
             (recording, registers)
-            for recording in _recordings(every, sample.count(ctas), memory, records)
+            for recording in _recordings(every, sample.count(ctas), memory, events)
             for registers in _register_limits(every, recording)
         ]
         for number, (recording, registers) in enumerate(ways):
@@ -70,7 +70,7 @@ def with_sampled_ctas(
             made = _compiled(every, sample, recording, registers, folder)
             if (change := _change(made, folder)) is None:
                 return made
-            reasons.append(f"beside the instrumented code its own {change.what}")
+            reasons.append(f"beside the instrumented code its own {change.difference}")
             if change.places:
                 near.append(replace(made, own_order_differs=change.places))
             ended = time.monotonic()
@@ -101,9 +101,9 @@ def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
         raise UsageError(f"it has {ctas} CTAs, more than have numbers of 31 bits")
 
 
-def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int | None) -> tuple[Recording, ...]:
+def _recordings(every: InstrumentedKernel, ctas: int, memory: int, events: int | None) -> tuple[Recording, ...]:
     """In shared memory, if there is room, and in device memory; that first where the L1 cache would lose much."""
-    written = records or straight_events(every.program)
+    written = events or straight_events(every.program)
     first = recording_of_launch(every.program, every.original_usage, ctas, memory, written)
     if first.memory != "shared":
         return (first,)
@@ -156,7 +156,7 @@ def _compiled(
 class _Change:
     """What the original path is not as in the original kernel, in words; `places`: where, if only the order differs."""
 
-    what: str
+    difference: str
     places: int = 0
 
 

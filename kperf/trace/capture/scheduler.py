@@ -78,8 +78,8 @@ class Scheduler:
         """GPU time of all launches of a kernel, estimated from those that were timed; 0 if nothing is known of them."""
         captured = [*kernel.taken.spans, *kernel.taken.original_spans] if kernel.taken else []
         cold = [kernel.cold] if kernel.cold else []
-        found = times([*cold, *kernel.alone, *list(kernel.spans), *captured], self._gpu, wait=wait)
-        return statistics.fmean(found) * kernel.launches if found else 0.0
+        measured = times([*cold, *kernel.alone, *list(kernel.spans), *captured], self._gpu, wait=wait)
+        return statistics.fmean(measured) * kernel.launches if measured else 0.0
 
     def original_ms(self, kernel: Kernel, *, wait: bool = True) -> float | None:
         """Median time of the original kernel in turn with the instrumented one, else of all its launches but the first.
@@ -101,8 +101,8 @@ class Scheduler:
 
     def median_ms(self, spans: Sequence[Span], *, wait: bool = True) -> float | None:
         """Median time of some launches; None if nothing is known of them."""
-        found = times(spans, self._gpu, wait=wait)
-        return statistics.median(found) if found else None
+        measured = times(spans, self._gpu, wait=wait)
+        return statistics.median(measured) if measured else None
 
     def is_due(self, kernel: Kernel, number: int, grid: tuple[int, int, int]) -> bool:
         """Whether launch `number` of a kernel, with this grid, is one to trace.

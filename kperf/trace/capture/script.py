@@ -122,7 +122,7 @@ def _wait_for_threads(threads: Set[threading.Thread], executors: Set[Executor]) 
 
 def _executors(threads: Set[threading.Thread]) -> list[Executor]:
     """All that there are, if one of these threads can be theirs: the search is through millions of objects."""
-    return [one for one in gc.get_objects() if issubclass(type(one), Executor)] if threads else []
+    return [object_ for object_ in gc.get_objects() if issubclass(type(object_), Executor)] if threads else []
 
 
 def _status_of(end: BaseException | None) -> int:

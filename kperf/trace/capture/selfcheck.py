@@ -64,8 +64,8 @@ def attempt(kernel: CompiledKernel, folder: Path, rules: Rules) -> Attempt:
     except Exception as error:  # a tool that does not know the target
         return Attempt("machine code", False, root_cause(error))
     wanted = 2 * len(program.scopes)
-    found = f"{events} events in machine code, {wanted} in the TTGIR, kept in {recording.memory} memory"
-    return Attempt("machine code", events >= wanted, found)  # of an unrolled loop there are more
+    words = f"{events} events in machine code, {wanted} in the TTGIR, kept in {recording.memory} memory"
+    return Attempt("machine code", events >= wanted, words)  # of an unrolled loop there are more
 
 
 def _machine_code(kernel: CompiledKernel) -> str:

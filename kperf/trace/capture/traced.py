@@ -15,12 +15,12 @@ from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.session import EVENT_BYTES, SMALLEST_BUFFER, Recording, session
 
 _SHARED_BYTES_PER_WARP = 8192
-"""Of records, where the kernel leaves that much shared memory."""
+"""Of events, where the kernel leaves that much shared memory."""
 
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
+    """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without events.
 
     `compile`: the kernel with this TTGIR in place, for `arch`, without a GPU. `most_events`: how many events a warp
     writes at most in the launch that is traced. `shared_bytes`: what the original kernel takes. `rules`: what its
@@ -38,7 +38,7 @@ class TracedKernel:
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced kernel's TTGIR, and how its records are kept."""
+    """A traced kernel's TTGIR, and how its events are kept."""
 
     text: str
     recording: Recording
@@ -58,9 +58,9 @@ class Orders:
 
 
 def recording_for(program: Program, subject: TracedKernel) -> Recording:
-    """Records of one warp of each group, all of a CTA's.
+    """Events of one warp of each group, all of a CTA's.
 
-    In shared memory, where a record costs least, if they fit into what the kernel leaves of it; else straight in device
+    In shared memory, where an event costs least, if they fit into what the kernel leaves of it; else straight in device
     memory. Raises `UsageError` if the kernel leaves less than nothing.
     """
     limit = subject.arch.cta_shared_bytes
@@ -130,23 +130,23 @@ def choose(subject: TracedKernel) -> str:
         traced, program = make_traced(subject, text, subject.name)
         candidates.append((_hides(program), text.count("proton.record"), text, traced))
     least: tuple[bool, bool] | None = None
-    found: list[str] = []
+    texts: list[str] = []
     refused: UsageError | None = None
     for hides, _, text, traced in sorted(candidates, key=itemgetter(0, 1, 2)):
-        if found and hides != least:
+        if texts and hides != least:
             break
         try:
             differs = bool(compile_orders(subject, traced).differences)
         except UsageError as error:
             refused = error
             continue
-        if not differs:  # the others have more records
+        if not differs:  # the others have more events
             return text
         least = hides
-        found.append(text)
-    if refused is not None and not found:
+        texts.append(text)
+    if refused is not None and not texts:
         raise refused
-    return found[0]
+    return texts[0]
 
 
 def _hides(program: Program) -> tuple[bool, bool]:

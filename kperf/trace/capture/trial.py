@@ -219,11 +219,11 @@ class Trial:
                 break
             for place, took in taken.items():
                 times[place] += [took] if number >= 0 else []
-        for (change, _), mine in zip(changed, times[1:], strict=True):
-            if len(mine) < LEAST_ROUNDS:
+        for (change, _), changed_ms in zip(changed, times[1:], strict=True):
+            if len(changed_ms) < LEAST_ROUNDS:
                 tried.drop(change, f"there was no time left for {LEAST_ROUNDS} rounds ({LIMIT_S:.0f} s a kernel)")
             else:
-                tried.measured.append(Measured(dict(change), times[0], mine))
+                tried.measured.append(Measured(dict(change), times[0], changed_ms))
 
     def _timed(self, call: LaunchCall) -> float | None:
         """Milliseconds of a launch with the host ahead of it; None when there is no time left."""
@@ -233,9 +233,9 @@ class Trial:
         end = self._gpu.mark(call.stream)
         return self._gpu.milliseconds(start, end) if self._is_over(end) else None
 
-    def _sees_end(self, what: str) -> None:
+    def _sees_end(self, awaited: str) -> None:
         if not self._is_over(self._gpu.mark(self._call.stream)):
-            raise UsageError(f"{what} takes longer than the {LIMIT_S:.0f} s that a kernel may be tried")
+            raise UsageError(f"{awaited} takes longer than the {LIMIT_S:.0f} s that a kernel may be tried")
 
     def _is_over(self, mark: Mark) -> bool:
         while not self._gpu.is_over(mark):

@@ -196,10 +196,10 @@ def instrumented(
         placed = (_place(region, rules, dataflow, detail, asynchronous) for region in (group.region, own))
         known = next((pairs for pairs in placed if pairs), [])
         unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
-        found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
-        if found:
+        chosen = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
+        if chosen:
             lifetimes += _lifetimes(own, group.name)
-            pairs += found
+            pairs += chosen
     if unknown:
         wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")

@@ -2,9 +2,9 @@
 
 A *body* is a main loop of a warp group: of its loops those that issue most and have none such inside. Which of several
 runs is not known here, as where one goes on for tiles that overflowed: all are bodies. Bodies with the same regions in
-the same order, as two consumers have, form a *class* and get the same records. The record before the
-first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few probes has pairs from
-one of them to the next, whatever regions these probes belong to.
+the same order, as two consumers have, form a *class* and get the same probes. The probe before the first
+region is the iteration's *anchor*. Proton wants events in pairs, so a kernel with a few probes has pairs from one of
+them to the next, whatever regions these probes belong to.
 """
 
 import re
@@ -27,7 +27,7 @@ Places = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Body:
-    """The records of one main loop, in the order in which an iteration writes them."""
+    """The probes of one main loop, in the order in which an iteration takes events there."""
 
     group: str
     loop: int
@@ -76,8 +76,8 @@ class Probes:
         chosen = zip(self.classes, places, strict=True)
         names = [
             f"{', '.join(dict.fromkeys(body.group for body in of.bodies))}: {of.names[place]}"
-            for of, mine in chosen
-            for place in mine
+            for of, recorded in chosen
+            for place in recorded
             if place != ANCHOR
         ]
         return list(dict.fromkeys(names))
@@ -154,8 +154,8 @@ def between(program: Program, probe: Probe, following: Probe) -> Interval:
 
     Where each way from one to the other has records of its own, as both branches of an `if`, that is the branches.
     """
-    found = program.intervals.get((probe, following))
-    return found or Interval(program.scopes[probe[0]].group, "branches", "arithmetic")
+    interval = program.intervals.get((probe, following))
+    return interval or Interval(program.scopes[probe[0]].group, "branches", "arithmetic")
 
 
 def probed_kernel(all_probes: Probes, places: Places) -> ProbedKernel:

@@ -115,10 +115,6 @@ class Interval:
     source: tuple[str, int] | None = None
     """File and line of its first operation that has a name, where the text has locations."""
 
-    def does(self, *kinds: IntervalKind) -> bool:
-        """Whether work of one of these kinds is done in it."""
-        return not {self.kind, *(part.kind for part in self.parts)}.isdisjoint(kinds)
-
     @property
     def issues(self) -> tuple[str, ...]:
         """Names of the MMAs issued in it."""
@@ -139,7 +135,7 @@ class Group:
     """A warp group: `name` says what it does, `first_warp` where it runs, and where it is recorded.
 
     `issues`: one of them, both or neither. Where all warps run the same code there are two
-    groups of one partition, `all warps` and `last warp`, which tells how far a block's warps are apart.
+    groups of one partition, `all warps` and `last warp`, which tells how far a CTA's warps are apart.
     """
 
     name: str
@@ -292,14 +288,14 @@ def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
 
 def _issued(region: Region) -> list[Operation]:
     """MMAs and loads of one pass through a region, but for its loops."""
-    found = []
+    issued = []
     for op in region.operations:
         if op.name == "scf.if":
             ways = [_issued(way) for way in op.regions]
-            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in MMAS))
+            issued += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in MMAS))
         elif op.name in {*MMAS, COPY, ASYNC_COPY, *REGISTER_LOADS}:
-            found.append(op)
-    return found
+            issued.append(op)
+    return issued
 
 
 def _number_region(
@@ -341,12 +337,12 @@ def _number_region(
 def _between(region: Region, probes: dict[int, Probe]) -> dict[tuple[Probe, Probe], list[Operation]]:
     """The operations between any two events that can follow each other in a region, in the order of the program."""
     graph = control_flow(region)
-    found = {}
+    between = {}
     for op in region.walk():
         if op.line in probes and op.line in graph:
             for last, operations in _ways(op, graph, probes):
-                found[probes[op.line], probes[last]] = operations
-    return found
+                between[probes[op.line], probes[last]] = operations
+    return between
 
 
 def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tuple[int, list[Operation]]]:
@@ -378,13 +374,13 @@ def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tupl
 
 
 def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:
-    found: set[int] = set()
+    reached: set[int] = set()
     todo = [end]
     while todo:
-        for line in before.get(todo.pop(), set()) - found - {start}:
-            found.add(line)
+        for line in before.get(todo.pop(), set()) - reached - {start}:
+            reached.add(line)
             todo.append(line)
-    return found
+    return reached
 
 
 def _scope_name(key: tuple[Probe, Probe], scopes: list[Scope]) -> str | None:
@@ -501,7 +497,7 @@ def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
 
 
 def _allocate_warps(text: str) -> tuple[list[int], int]:
-    """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
+    """First warp of each partition, and how many warps the CTA has: Triton's own allocation, on a parsed copy."""
     module = compiler.parse_ttgir(text)
     allocate_warp_groups(module)
     printed = str(module.str_nodebug())

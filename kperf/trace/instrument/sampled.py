@@ -94,11 +94,9 @@ def sampled(original: str, instrumented: str, recording: Recording, sample: Samp
     understood, a sentence each.
     """
     ours, theirs = read_ptx(original), read_ptx(instrumented)
-    for what in ("version", "entry", "parameters", "directives"):
-        if (one := getattr(ours, what)) != (other := getattr(theirs, what)):
-            raise UsageError(
-                f"its PTX and the instrumented kernel's have different {what}: {one[:40]} and {other[:40]}"
-            )
+    for part in ("version", "entry", "parameters", "directives"):
+        if (own := getattr(ours, part)) != (its := getattr(theirs, part)):
+            raise UsageError(f"its PTX and the instrumented kernel's have different {part}: {own[:40]} and {its[:40]}")
     if "cluster" in ours.directives:
         raise UsageError("its CTAs come in clusters, which are not sampled")
     if re.search(r"[%$]kperf_", ours.body + theirs.body):
@@ -162,7 +160,7 @@ def _at_its_slot(module: Ptx, block_bytes: int) -> Ptx:
     """
     parameter, lines = re.escape(module.parameter_names[-1]), module.body.splitlines()
     loads = [re.fullmatch(rf"\s*ld\.param\.[bu]64\s+(%\w+), \[{parameter}\];\s*", line) for line in lines]
-    pointers = {found[1] for found in loads if found}
+    pointers = {match[1] for match in loads if match}
     if not pointers or sum(map(bool, loads)) != len(re.findall(rf"{parameter}\b", module.body)):
         raise UsageError(f"the buffer of its events, {parameter}, is read in a way that is not understood")
     named = re.compile("|".join(rf"{re.escape(pointer)}\b" for pointer in pointers))
@@ -223,10 +221,10 @@ def _computed(lines: Sequence[str], known: dict[str, int]) -> list[int | None]:
     for line in lines:
         if _TARGET.match(line):
             values = {name: value for name, value in values.items() if written[name] == 1 or name in given}
-        found = _INSTRUCTION.fullmatch(line)
-        operands = found["operands"].split(", ") if found else []
+        match = _INSTRUCTION.fullmatch(line)
+        operands = match["operands"].split(", ") if match else []
         numbers = [values.get(each, int(each) if _NUMBER.fullmatch(each) else None) for each in operands]
-        computed.append(_arithmetic(found["opcode"], numbers) if found else None)
+        computed.append(_arithmetic(match["opcode"], numbers) if match else None)
         for register in set(_registers_written(line)) - given:
             values.pop(register, None)
             if (value := computed[-1]) is not None:
@@ -239,16 +237,16 @@ def _registers_written(line: str) -> list[str]:
 
 
 def _arithmetic(opcode: str, values: Sequence[int | None]) -> int | None:
-    found = _ARITHMETIC.fullmatch(opcode)
+    match = _ARITHMETIC.fullmatch(opcode)
     numbers = [value for value in values if value is not None]
-    if found is None or len(numbers) < len(values):
+    if match is None or len(numbers) < len(values):
         return None
-    width = int(found["width"])
-    if found["widens"] and found["type"] == "s":
+    width = int(match["width"])
+    if match["widens"] and match["type"] == "s":
         numbers[:2] = [(value + (1 << width - 1)) % (1 << width) - (1 << width - 1) for value in numbers[:2]]
-    if found["name"] == "shl":
+    if match["name"] == "shl":
         result = numbers[0] << numbers[1]
     else:
-        factors = 2 if found["name"] in {"mul", "mad"} else 1
+        factors = 2 if match["name"] in {"mul", "mad"} else 1
         result = math.prod(numbers[:factors]) + sum(numbers[factors:])
-    return result % (1 << (32 if found["narrows"] else 64 if found["widens"] else width))
+    return result % (1 << (32 if match["narrows"] else 64 if match["widens"] else width))

@@ -58,7 +58,7 @@ def every_cta(kernel) -> InstrumentedKernel:
 
 
 def with_sample(every: InstrumentedKernel, ctas: int = CTAS) -> InstrumentedKernel:
-    return with_sampled_ctas(every, Sample.of(ctas), ctas, INSTRUMENTED, memory=1 << 30, records=None)
+    return with_sampled_ctas(every, Sample.of(ctas), ctas, INSTRUMENTED, memory=1 << 30, events=None)
 
 
 def instructions(text: str) -> int:
@@ -132,7 +132,7 @@ def test_all_ctas_are_recorded_where_each_way_changes_the_original_path(monkeypa
     every, changes = every_cta(compiled("add")), (sampling._Change(f"code differs {number}") for number in range(9))
     monkeypatch.setattr(sampling, "_change", lambda *_: next(changes))
     made = with_sample(every)
-    assert next(changes).what == f"code differs {len(WAYS)}"
+    assert next(changes).difference == f"code differs {len(WAYS)}"
     assert (made.sample, made.kernel) == (None, every.kernel)
     assert made.why_all == "beside the instrumented code its own code differs 0"
     assert made.buffer_bytes(CTAS) == CTAS * made.recording.block_bytes
@@ -181,7 +181,7 @@ def test_what_ptxas_changes_on_the_original_path_is_found(monkeypatch):
     used = made.original_usage
 
     def changed(**options):
-        return sampling._change(replace(made, **options), INSTRUMENTED).what
+        return sampling._change(replace(made, **options), INSTRUMENTED).difference
 
     fewer = changed(original_usage=replace(used, occupancy=used.occupancy + 1))
     assert fewer == f"code has {used.occupancy} CTAs on an SM, and {used.occupancy + 1} alone"

@@ -1,0 +1,189 @@
+"""Scans and matrix products by hand: the forms in which they are written, and their neighbours, which are right."""
+
+import pytest
+
+from tests.diagnose.test_wasted_work import found
+
+pytestmark = pytest.mark.kernels
+
+SCAN = """
+def scan(x_ptr, w_ptr, k_ptr, out, n, N: tl.constexpr, BLOCK: tl.constexpr):
+    i, row = tl.arange(0, BLOCK), tl.program_id(0)
+    keys = tl.load(k_ptr + row * BLOCK + i)
+    lower = i[:, None] >= i[None, :]
+    for start in range(0, n, BLOCK):
+        cols = start + i
+        x = tl.load(x_ptr + row * n + cols, mask=cols < n, other=0.0)
+        y = EXPRESSION
+        tl.store(out + row * n + cols, y + keys)
+"""
+TILE = "tl.load(w_ptr + i[:, None] * BLOCK + i[None, :])"
+
+
+def scan_by_hand(folder, expression, *, block=128, types="*fp32,*fp32,*i32,*fp32,i32"):
+    source = SCAN.replace("EXPRESSION", expression)
+    return found(folder, source, types, "N=100", f"BLOCK={block}", num_warps=4).get("scan-by-hand")
+
+
+@pytest.mark.parametrize(
+    ("expression", "scan"),
+    [
+        ("tl.sum(tl.where(i[:, None] >= i[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(lower, x[None, :], 0.0), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(cols[:, None] >= cols[None, :], x[None, :], 0.0), 1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(i[:, None] - i[None, :] >= 0, x[None, :], 0.0), 1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(i[:, None] < i[None, :], 0.0, x[None, :]), 1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(i[:, None] <= i[None, :], x[:, None], 0.0), axis=0)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(i[:, None] > i[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x) - x"),
+        ("tl.sum(tl.where(i[:, None] <= i[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x, reverse=True)"),
+        ("tl.sum(tl.where(i[:, None] < i[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x, reverse=True) - x"),
+        ("tl.sum(tl.where(lower & (i < N)[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(lower & (cols < n)[None, :], x[None, :], 0.0), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(lower * x[None, :], axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(x[None, :] * lower.to(tl.float32), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(x[None, :] * tl.where(lower, 1.0, 0.0), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(keys[None, :] * lower.to(tl.int32), axis=1)", "tl.cumsum(x)"),
+        ("tl.sum(tl.where(lower, (x * x).to(tl.bfloat16)[None, :], 0.0).to(tl.float32), axis=1)", "tl.cumsum(x)"),
+        ("tl.max(tl.where(lower, x[None, :], -float('inf')), axis=1)", "tl.associative_scan(x, axis, combine)"),
+        ("tl.reduce(tl.where(lower, x[None, :], 1.0), 1, tl.standard._prod_combine)", "tl.cumprod(x)"),
+    ],
+)  # fmt: skip
+def test_a_reduction_of_a_triangle_is_a_scan_by_hand(tmp_path, expression, scan):
+    finding = scan_by_hand(tmp_path, expression)
+    assert finding.advice.startswith(f"write it as {scan}, which takes log2(128) = 7 steps")
+    assert (finding.severity, finding.source.line) == ("high", 11)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "tl.cumsum(x)",
+        f"tl.sum(tl.where(lower, {TILE}, 0.0), axis=1)",
+        f"tl.max(tl.where(lower, {TILE} * x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(keys[:, None] >= keys[None, :], x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(lower & (keys[:, None] == keys[None, :]), x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(lower & (i[:, None] - i[None, :] < 8), x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(i[:, None] == i[None, :], x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(lower, x[None, :], x[:, None]), axis=1)",
+        "tl.sum(tl.where(lower, x[None, :] * x[:, None], 0.0), axis=1)",
+        "tl.sum(tl.where(lower, x[:, None], 0.0), axis=1)",
+        "tl.sum(tl.where(lower, tl.exp(x[:, None] - x[None, :]), 0.0), axis=1)",
+        "tl.sum(tl.maximum(i[:, None] - i[None, :], 0) * x[None, :], axis=1)",
+        "tl.sum(tl.where(i[:, None] // 16 >= i[None, :], x[None, :], 0.0), axis=1)",
+        "tl.sum(tl.where(row >= i[None, :], x[None, :] + tl.zeros([BLOCK, BLOCK], tl.float32), 0.0), axis=1)",
+        "tl.sum(tl.dot(lower.to(tl.bfloat16), tl.broadcast_to(x[:, None], BLOCK, BLOCK).to(tl.bfloat16)), axis=1)",
+    ],
+)
+def test_other_masks_values_and_scans_are_no_scan_by_hand(tmp_path, expression):
+    assert scan_by_hand(tmp_path, expression) is None
+
+
+def test_what_the_triangle_costs_is_beside_what_the_iteration_does(tmp_path):
+    few = scan_by_hand(tmp_path, "tl.sum(tl.where(lower, x[None, :], 0.0), 1)", block=32)
+    many = scan_by_hand(tmp_path, "tl.sum(tl.where(lower, x[None, :], 0.0), 1)")
+    assert few.evidence["length"] == 32
+    assert few.evidence["elements"] == 1024
+    # 128 x 128 elements on 4 warps: a mask and a sum at 128 a cycle, and 128 sums of a warp in 5 shuffles and additions
+    assert many.evidence["triangle_cycles"] == 2 * 128 * 128 / 128 + 4 * 128 * 5 * (1 + 1 / 4)
+    assert many.evidence["scan_cycles"] == 128 * 7 * (1 / 32 + 1 / 128)
+    assert few.estimate.speedup < 16 < many.estimate.speedup < many.estimate.high < 80
+
+
+def test_a_small_triangle_beside_much_work_is_no_finding(tmp_path):
+    small = "tl.sum(tl.where(lower, x[None, :], 0.0), axis=1)"
+    assert scan_by_hand(tmp_path, small, block=8) is None
+    assert scan_by_hand(tmp_path, small, block=16).severity == "high"
+    assert scan_by_hand(tmp_path, f"{small} + tl.sum(tl.load(w_ptr + tl.arange(0, 16384)))", block=16) is None
+
+
+ROWS = """
+def rows(x_ptr, out, BLOCK: tl.constexpr, D: tl.constexpr):
+    i, d = tl.arange(0, BLOCK), tl.arange(0, D)
+    x = tl.load(x_ptr + i[:, None] * D + d[None, :])
+    lower = i[:, None] >= i[None, :]
+    y = EXPRESSION
+    tl.store(out + i[:, None] * D + d[None, :], y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "severity"),
+    [
+        ("tl.sum(tl.where(lower[:, :, None], x[None, :, :], 0.0), axis=1)", "high"),
+        ("tl.sum((i[:, None] <= i[None, :]).to(tl.float32)[:, :, None] * x[:, None, :], axis=0)", "medium"),
+    ],
+)
+def test_prefixes_of_the_rows_of_a_tile_are_a_scan_and_no_matrix_product(tmp_path, expression, severity):
+    rules = found(tmp_path, ROWS.replace("EXPRESSION", expression), "*fp32,*fp32", "BLOCK=32", "D=16", num_warps=4)
+    assert rules["scan-by-hand"].severity == severity
+    assert "dot-by-hand" not in rules
+
+
+PRODUCT = """
+def product(a_ptr, b_ptr, out, k, S: tl.constexpr, K: tl.constexpr):
+    r = tl.arange(0, S)
+    a_ptrs, b_ptrs = a_ptr + r, b_ptr + r
+    fixed, tile = tl.load(a_ptr + r), tl.load(a_ptr + r[:, None] * S + r[None, :])
+    acc = tl.zeros((S, S), tl.float32)
+    step = 0
+    LOOP:
+        a, b = tl.load(a_ptrs + step * S).to(tl.float32), tl.load(b_ptrs + step * S).to(tl.float32)
+        step += 1
+        UPDATE
+    tl.store(out + r[:, None] * S + r[None, :], acc)
+"""
+READ = "tl.store(out + step * S + r, tl.sum(acc * a[None, :], axis=1))"
+
+
+def dot_by_hand(folder, loop, update, *constexprs):
+    source = PRODUCT.replace("LOOP", loop).replace("UPDATE", update)
+    return found(folder, source, "*fp16,*fp16,*fp32,i32", *(constexprs or ("S=64", "K=64"))).get("dot-by-hand")
+
+
+@pytest.mark.parametrize(
+    ("loop", "update"),
+    [
+        ("for i in range(0, k)", "acc += a[:, None] * b[None, :]"),
+        ("for i in range(0, K)", "acc = b[None, :] * a[:, None] + acc"),
+        ("for i in tl.static_range(32)", "acc += a[:, None] * b[None, :]"),
+        ("while step < k", "acc += a[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc -= a[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc = tl.fma(a[:, None], b[None, :], acc)"),
+        ("for i in range(0, k)", "acc += a[:, None] * b[None, :]; acc += tl.load(a_ptr + step)[:, None] * b[None, :]"),
+        ("for i in range(0, 8)", "acc += a[:, None] * b[None, :]; acc += b[:, None] * a[None, :]"),
+        ("for i in range(0, k)", "acc += tl.sum(tl.where(r[None, :] == i, tile, 0.0), 1)[:, None] * b[None, :]"),
+    ],
+)
+def test_a_sum_of_outer_products_is_a_matrix_product_by_hand(tmp_path, loop, update):
+    finding = dot_by_hand(tmp_path, loop, update.replace("a_ptr + step", "a_ptr + r * k + step"))
+    assert finding.message.startswith("rank-1 updates of 64x64 elements are summed on the FMA units")
+    assert (finding.severity, finding.source.line, finding.evidence["elements"]) == ("high", 13, 4096)
+
+
+@pytest.mark.parametrize(
+    ("loop", "update"),
+    [
+        ("for i in range(0, k)", f"acc += a[:, None] * b[None, :]; {READ}"),
+        ("for i in range(0, k)", f"{READ}; acc += a[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc = acc * tl.exp(a)[:, None] + a[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc += (b - tl.sum(acc * a[:, None], axis=0))[None, :] * a[:, None]"),
+        ("for i in range(0, k)", "acc += fixed[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc += a[:, None] * b[:, None]"),
+        ("for i in range(0, k)", "acc += tile * b[None, :]"),
+        ("for i in range(0, k)", "acc = tl.dot(tile, tile, acc) + a[:, None]"),
+        ("for i in range(0, 3)", "acc += a[:, None] * b[None, :]"),
+        ("for i in tl.static_range(3)", "acc += a[:, None] * b[None, :]"),
+        ("for i in tl.static_range(16)", "acc += fixed[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc = a[:, None] * b[None, :]"),
+        ("for i in range(0, k)", "acc = a[:, None] * b[None, :] - acc"),
+        ("for i in range(0, k)", "acc = tl.maximum(acc, a[:, None] * b[None, :])"),
+    ],
+)
+def test_states_that_are_read_and_other_sums_are_no_matrix_product(tmp_path, loop, update):
+    assert dot_by_hand(tmp_path, loop, update) is None
+
+
+def test_vectors_shorter_than_a_tile_are_no_matrix_product(tmp_path):
+    update = "acc += a[:, None] * b[None, :]"
+    assert dot_by_hand(tmp_path, "for i in range(0, k)", update, "S=16", "K=16").evidence["elements"] == 256
+    assert dot_by_hand(tmp_path, "for i in range(0, k)", update, "S=8", "K=16") is None
