@@ -99,6 +99,7 @@ def test_loops_that_end_with_it_and_masks_of_other_numbers_are_not(tmp_path, whe
         ("acc + tl.sum(v, 0) + 1.0", "0.0", "0.0", False),
         ("acc * 0.5 + tl.sum(v, 0)", "0.0", "0.0", False),
         ("acc + tl.sum(v, 0)", "1.0", "0.0", False),
+        ("acc * tl.sum(v, 0)", "1.0", "1.0", False),
         ("tl.sum(v, 0)", "0.0", "0.0", False),
         ("tl.minimum(acc + tl.sum(v, 0), 0.5)", "0.0", "0.0", False),
         ("tl.fma(tl.sum(v, 0), 0.5, acc)", "0.0", "0.0", True),
