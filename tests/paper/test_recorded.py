@@ -333,7 +333,7 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
 
 def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
     agreements = []
-    for row in RecordStore(RECORDED / "h100-80gb-hbm3", "diagnose", proof.ROWS).points():
+    for row in proof.recorded_run(RECORDED / "h100-80gb-hbm3", held_out=False).rows:
         named = [
             finding
             for kernel in row.kernels
