@@ -101,6 +101,7 @@ def build(
     base: str | None = None,
     triton: str | None = None,
     with_flash_attn: bool = False,
+    context: Path = _ROOT,
     console: Console | None = None,
 ) -> BuiltImage:
     """Build the image, one line a step with its seconds.
@@ -115,7 +116,7 @@ def build(
     arguments |= {"WITH_FLASH_ATTN": "1"} if with_flash_attn else {}
     start = time.monotonic()
     with _engine() as engine:
-        events = engine.api.build(path=str(_ROOT), tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True)
+        events = engine.api.build(path=str(context), tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True)
         _follow_build(events, console)
         image = engine.images.get(tag)
         layers = len(image.attrs["RootFS"]["Layers"])
@@ -160,7 +161,9 @@ def run(
         return status
 
 
-def shell(results: Path, *, image: str, gpus: Gpus, memory: str | None) -> int:
+def shell(
+    results: Path, *, image: str = IMAGE, gpus: Gpus = "auto", memory: str | None = None, console: Console | None = None
+) -> int:
     """Bash in a fresh container, on this terminal; its results come back when it ends. Returns its exit status.
 
     The terminal is handed to Docker's own client, which knows raw mode and resizing.
@@ -170,7 +173,7 @@ def shell(results: Path, *, image: str, gpus: Gpus, memory: str | None) -> int:
         raise UsageError("no docker command on the PATH, which the shell needs: install Docker's client")
     terminal = sys.stdin.isatty()
     options = {"tty": terminal, "stdin_open": True}
-    with _session(["bash"], results, image, gpus, memory, of_standard_error(), **options) as container:
+    with _session(["bash"], results, image, gpus, memory, console or of_standard_error(), **options) as container:
         return subprocess.run([client, "start", "--attach", "--interactive", container.id], check=False).returncode
 
 
