@@ -326,6 +326,23 @@ def test_the_page_of_the_proof_is_that_of_the_record():
     assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(folder)
 
 
+def test_the_pages_of_rules_have_the_gains_of_the_proof_set():
+    gains = {
+        row.name: row.gain.speedup
+        for row in proof.recorded_run(RECORDED / "h100-80gb-hbm3", held_out=False).rows
+        if not row.is_clean and row.gain is not None
+    }
+    shown = {}
+    for path in (KERNELS.parents[2] / "docs/rules").glob("*.md"):
+        sentences = re.split(r"(?<=[.:]) ", " ".join(path.read_text().split()))
+        for sentence in sentences:
+            if (gain := re.search(r"was (\d+\.\d\d) times as fast", sentence)) is not None:
+                (name,) = {name for name in re.findall(r"`(\w+)`", sentence) if name in gains}
+                shown[name] = gain[1]
+    assert len(shown) >= 8
+    assert shown == {name: f"{gains[name]:.2f}" for name in shown}
+
+
 def test_the_pages_of_rules_have_the_gains_of_the_record():
     rows = {row.name: row for row in RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points()}
     rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()

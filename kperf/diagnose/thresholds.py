@@ -126,6 +126,9 @@ COMPILATIONS = 4
 MANY_COMPILATIONS = 10
 """They take seconds: a Triton kernel compiles in 0.1 to 10 s."""
 
+IN_LOOP = 8
+"""How often what stands in a loop is done, a level, where nothing says it."""
+
 MEDIUM_GAIN = 1.1
 """What the advice has to give for a finding to be more than a hint: a tenth."""
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kperf.console import agreeing
 from kperf.record.store import Environment, Recorded, RecordStore
 
 
@@ -47,7 +48,7 @@ class Provenance:
         names = sorted(card[:8] for card in self.cards if card not in here)
         places = ["this machine"] if any(card in here for card in self.cards) else []
         if names:
-            places.append(f"card{'s' if len(names) > 1 else ''} {' and '.join(names)}")
+            places.append(f"{agreeing(len(names), 'card', 'cards')} {' and '.join(names)}")
         return ", ".join([when(self.days), *places])
 
 

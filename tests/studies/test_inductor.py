@@ -105,11 +105,11 @@ def test_the_table_adds_up_the_launches_of_a_kernel():
 
 
 def test_what_is_said_is_where_time_goes_and_how_far_ncu_is():
-    told = inductor.sentences(rows())
-    assert "llama: 74.4% of its time is in kernels that Inductor wrote, at 46.9% of their ceilings." in told
-    assert "llama: bytes of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told  # two have one name
-    assert "llama: products of 1 of 1 kernels of libraries within 10% of ncu's." in told
-    assert "llama: FLOPs of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told
+    printed = inductor.sentences(rows())
+    assert "llama: 74.4% of its time is in kernels that Inductor wrote, at 46.9% of their ceilings." in printed
+    assert "llama: bytes of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in printed  # two have one name
+    assert "llama: products of 1 of 1 kernels of libraries within 10% of ncu's." in printed
+    assert "llama: FLOPs of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in printed
     off = [row(counters=Counters(flops=10**8, products=0, bytes=1.6e8))]
     line = f"llama: bytes of 0 of 1 kernels that Inductor wrote within 10% of ncu's, not of {NORM} +25.0%."
     assert line in inductor.sentences(off)
@@ -328,8 +328,8 @@ def test_a_profile_is_made_in_turn_with_cublas(monkeypatch, tmp_path):
     assert log[: len(first)] == first
     assert log[-1] == "end"
     assert log.count("block") == log.count("cublas") == inductor_session.ROUNDS
-    told = json.loads((tmp_path / "session.json").read_bytes())
-    assert told == {"rel_error": 2e-3, "ceiling_ms": [1.5] * inductor_session.ROUNDS, "copy_gb_per_s": 4200.0}
+    printed = json.loads((tmp_path / "session.json").read_bytes())
+    assert printed == {"rel_error": 2e-3, "ceiling_ms": [1.5] * inductor_session.ROUNDS, "copy_gb_per_s": 4200.0}
     assert inductor.foreign.read_json(tmp_path / "program.json", inductor.PROGRAM, "it") == PROGRAM
 
 

@@ -182,9 +182,9 @@ def test_the_table_says_how_far_timers_lie_apart_and_why_one_is_absent():
     assert "100.0 (-2.9%)" in text  # the host clock beside ours, of 103
     assert f"{8 * N / 103 / 1e3:.0f}" in text
     assert timers.disagreement(rows())["triton"] == pytest.approx((109 - 102) / 106)
-    told = timers.sentences(rows())
-    assert "Triton: device-side timers lie 6.6% apart, more than the 2% aimed at." in told
-    assert any("Numba is not installed" in line for line in told)
+    printed = timers.sentences(rows())
+    assert "Triton: device-side timers lie 6.6% apart, more than the 2% aimed at." in printed
+    assert any("Numba is not installed" in line for line in printed)
 
 
 def test_an_operation_has_a_column_where_any_timer_times_it():

@@ -104,7 +104,7 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
             "are under way",
             {"bytes_in_flight": asked, "ctas": resident},
             confidence="medium",
-            estimate=(min(math.sqrt(gain), _MOST), 1.0, min(gain, 2 * _MOST)),  # of 33 6.2 x were measured (H100)
+            estimate=(min(math.sqrt(gain), _MOST), 1.0, min(gain, 2 * _MOST)),  # of 33 6.1 x were measured (H100)
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kperf.diagnose.kernel import LOADS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import SEVERE_GAIN
+from kperf.diagnose.thresholds import IN_LOOP, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
 
@@ -12,8 +12,6 @@ _SMALL = 128
 _PART = 16
 """Of the elements that the kernel loads at once: what is done with fewer, as a scale of each row, costs little.
 A division in float64 takes some sixteen instructions, one for each element that was loaded."""
-_IN_LOOP = 8
-"""How often what stands in a loop is done, where nobody knows."""
 _RATE = 2
 """How many times as fast float32 is on an H100."""
 _INSTRUCTIONS = {"arith.divf": 16, "math.exp": 16, "math.exp2": 16, "math.log": 27, "math.log2": 27}
@@ -57,14 +55,14 @@ def _gain(kernel: Kernel) -> tuple[float, float, float]:
         types = tensor_types(op.rest)
         if not types or op.line in kernel.index_lines or not op.name.startswith(("arith.", "math.", "tt.extern")):
             continue
-        elements = max(tensor.size for tensor in types) * _IN_LOOP ** len(loops_around(op))
+        elements = max(tensor.size for tensor in types) * IN_LOOP ** len(loops_around(op))
         function = not op.name.startswith("arith.")
         in_float32 = elements / (kernel.arch.exponentials_per_cycle if function else kernel.arch.fp32_per_cycle)
         instructions = _INSTRUCTIONS.get(op.name, _LIBRARY if function else 1) * elements
         is_wide = any(tensor.element == "f64" for tensor in types)
         narrow += in_float32
         wide += _RATE * instructions / kernel.arch.fp32_per_cycle if is_wide else in_float32
-    moved = sum(one.asked_bytes * _IN_LOOP ** len(loops_around(one.operation)) for one in kernel.accesses)
+    moved = sum(one.asked_bytes * IN_LOOP ** len(loops_around(one.operation)) for one in kernel.accesses)
     memory = moved / kernel.arch.memory_bytes_per_cycle
     gain = max(wide, memory) / max(narrow, memory, 1.0)
     return max(gain, 1.1), 1.0, max(2 * gain, 2.0)

@@ -9,7 +9,7 @@ from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 
 _LIKELY = 0.65
-"""The power of the share of idle SMs that more CTAs gave: 3.6 x of 8.3, and 2.5 x of 4.1 (H100)."""
+"""The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import numpy as np
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import BAD_SECTOR_USE, IN_LOOP, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
@@ -126,7 +126,7 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
     """How much longer L2 takes for sectors that CTAs share than memory does, from which each sector moves once.
 
     filled: the part of a sector that all CTAs together use. Two loads of the same bytes move them from L2 twice. Of 8
-    for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 22.8 x (H100), where this gives
+    for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 23.1 x (H100), where this gives
     2.8 and 25.
     """
     known = {one.operation.line for one in kernel.accesses}
@@ -296,7 +296,7 @@ def _verb(access: Access) -> str:
 
 def _weight(access: Access, size: int | None = None) -> int:
     """Its bytes, those in a loop counted eightfold a level."""
-    return int((access.tile_bytes if size is None else size) * 8 ** len(loops_around(access.operation)))
+    return int((access.tile_bytes if size is None else size) * IN_LOOP ** len(loops_around(access.operation)))
 
 
 RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check)
