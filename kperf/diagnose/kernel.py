@@ -20,7 +20,7 @@ from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import Argument, Value, Values, arguments_of, inner_strides
+from kperf.ir.values import Argument, Value, Values, arguments_of, inner_strides, iterations_of
 from kperf.trace.analyze.finding import Estimate, Finding, Level, Source
 
 LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
@@ -42,8 +42,6 @@ LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
 _NO_STRIDE = 0
 """With it all elements are one, and none lie side by side."""
-_BOUNDS = (1, 2, 3)
-"""Places of a loop's beginning, end and step among the operands of `scf.for`."""
 _MASK_PLACES = {
     "tt.load": 1,
     "tt.store": 2,
@@ -172,14 +170,14 @@ class Kernel:
         """Its index arithmetic with all integers of the launch, also of those that are no strides."""
         return Values(self.module, self.known | self.numbers, self.next_along)
 
+    def iterations(self, loop: Operation) -> int | None:
+        """How often a loop runs, by the integers of the launch; None where they do not say it."""
+        return iterations_of(self.launched_values, loop, self.numbers)
+
     def runs_once(self, loop: Operation) -> bool:
         """Whether the integers of the launch let a loop run at most once; False where they do not say it."""
-        bounds = [self.launched_values.operand(loop, place) for place in _BOUNDS] if loop.name == "scf.for" else []
-        known = [one for one in bounds if one is not None and one.arguments <= self.numbers.keys()]
-        if len(known) < len(_BOUNDS) or any(one.loaded or one.program or one.iterations for one in known):
-            return False
-        lower, upper, step = (int(one.numbers) for one in known)
-        return upper - lower <= step
+        count = self.iterations(loop)
+        return count is not None and count <= 1
 
     @cached_property
     def known(self) -> dict[str, int]:

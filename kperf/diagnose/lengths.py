@@ -10,12 +10,12 @@ from kperf.diagnose.kernel import LOOPS, Kernel, inside, own
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.outcomes import Outcomes
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import COMPARE, READS, NextIteration, Values, joined
+from kperf.ir.values import COMPARE, READS, NextIteration, Values, iterations_of, joined
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
-_LOWER, _UPPER, _STEP = 1, 2, 3
-"""Places of a loop's bounds and step among the operands of `scf.for`."""
+_LOWER, _UPPER = 1, 2
+"""Places of a loop's bounds among the operands of `scf.for`."""
 _DECIDES = ("scf.if", "cf.cond_br", "scf.condition")
 _WRAPS = ("arith.remsi", "arith.remui", "arith.andi", "arith.xori")
 """After which positions do not grow."""
@@ -135,12 +135,10 @@ def _count(
     values: Values, loop: Operation, limits: Sequence[_Limit], known: frozenset[str], *, is_behind: bool
 ) -> tuple[int, int] | None:
     """(Iterations that do nothing, all); None if the launch does not say, or it makes no difference."""
-    bounds = [values.operand(loop, place) for place in (_LOWER, _UPPER, _STEP)]
-    if any(one is None or one.loaded or one.program or one.iterations or not one.arguments <= known for one in bounds):
+    if (iterations := iterations_of(values, loop, known)) is None:
         return None
-    lower, upper, step = (int(one.numbers) for one in bounds if one is not None)
-    count = min(-((lower - upper) // max(step, 1)), _MOST)
-    idle = min(limit.idle(max(count, 0), is_behind=is_behind) for limit in limits)
+    count = min(iterations, _MOST)
+    idle = min(limit.idle(count, is_behind=is_behind) for limit in limits)
     return (idle, count) if count >= MEDIUM_GAIN * max(count - idle, 1) else None
 
 

@@ -6,7 +6,7 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,8 @@ READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
 _DISTANCE = 1 << 40
 """From one pointer argument to the next."""
+_BOUNDS = (1, 2, 3)
+"""Places of a loop's beginning, end and step among the operands of `scf.for`."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
 _MOST_DIMENSIONS = 5
@@ -399,6 +401,19 @@ def loop_begins(loop: Operation) -> list[str]:
     lower = re.match(r"\s*(?:unsigned )?%[\w$.-]+ = (%[\w$.#-]+)", _header(loop))
     carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])
     return [lower[1] if lower else "", *(value for _, value in carried)]
+
+
+def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int | None:
+    """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops."""
+    bounds = [values.operand(loop, place) for place in _BOUNDS] if loop.name == "scf.for" else []
+    numbers = [
+        int(bound.numbers)
+        for bound in bounds
+        if bound is not None
+        and not (bound.loaded or bound.program or bound.iterations)
+        and all(name in known for name in bound.arguments)
+    ]
+    return len(range(*numbers)) if len(numbers) == len(_BOUNDS) and numbers[-1] > 0 else None
 
 
 def _line(region: Region | None) -> int:

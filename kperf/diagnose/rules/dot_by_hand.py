@@ -8,7 +8,6 @@ from kperf.diagnose.loops import carried, read
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region
-from kperf.ir.values import constant
 from kperf.trace.analyze.finding import Finding
 
 _ADDITIONS = {"arith.addf": (0, 1), "arith.subf": (0,), "math.fma": (2,)}
@@ -83,7 +82,7 @@ def _outer_products(kernel: Kernel, region: Region) -> Iterator[Operation]:
         loop = region.owner
         if loop is not None and (begin, end) in carried(loop) and readers[begin] == readers[end] == 1:
             products = [one for one in products if _is_of_iteration(kernel, one, loop)]
-            depth = len(products) * (_iterations(kernel, loop) or LEAST_TILE)
+            depth = len(products) * (kernel.iterations(loop) or LEAST_TILE)
         else:
             depth = min(len({one.operands[place] for one in products}) for place in (0, 1))
         if depth >= LEAST_TILE:
@@ -113,17 +112,6 @@ def _is_outer(kernel: Kernel, product: Operation) -> bool:
 def _is_of_iteration(kernel: Kernel, product: Operation, loop: Operation) -> bool:
     """Whether each iteration has other vectors: with the same one the others could be added before the product."""
     return all(loop in kernel.values.sources(product, place) for place in (0, 1))
-
-
-def _iterations(kernel: Kernel, loop: Operation) -> int | None:
-    """Of a loop whose bounds are known when it is compiled; else None."""
-    if loop.name != "scf.for":
-        return None
-    bounds = [kernel.values.maker(loop, place) for place in (1, 2, 3)]
-    lower, upper, step = (None if one is None or one.name != "arith.constant" else constant(one) for one in bounds)
-    if lower is None or upper is None or step is None:
-        return None
-    return len(range(int(lower.numbers), int(upper.numbers), int(step.numbers)))
 
 
 RULE = Rule("dot-by-hand", "A matrix multiplication without tl.dot", check, explained_by=("scan-by-hand",))
