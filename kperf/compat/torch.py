@@ -63,6 +63,11 @@ def no_fused_attention() -> Iterator[None]:
         yield
 
 
+def writes_of(tensor: torch.Tensor) -> int | None:
+    """How often torch has written the memory that a tensor is a view of; None where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
 def observed(*tensors: torch.Tensor) -> bool:
     """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a tracer, a mode, a
     subclass.

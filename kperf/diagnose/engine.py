@@ -27,8 +27,8 @@ IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     """Everything that rules find in a kernel, the worst first, and what bounds it.
 
-    Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, its
-    findings are hints. A launch that is slower keeps its advice, however fast another is.
+    Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, what is
+    found in each of them is a hint. A launch that is slower keeps its advice, however fast another is.
     """
     found: list[Finding] = []
     skipped: dict[str, str] = {}
@@ -50,7 +50,8 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
-        found = [_within(one, most) for one in found]
+        unlimited = {rule.id for rule in static_rules() if rule.of_launches}
+        found = [one if one.id in unlimited else _within(one, most) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,

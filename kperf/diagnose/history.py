@@ -1,10 +1,13 @@
 """How a script launches a function: for which arguments it was compiled, and what its autotuner chose."""
 
+import weakref
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import torch
 
+from kperf.compat.torch import writes_of
 from kperf.compat.triton import (
     CompiledKernel,
     LaunchCall,
@@ -25,15 +28,29 @@ class Compilation:
     launches: int = 0
 
 
+@dataclass(frozen=True)
+class Series:
+    """Launches of a function with one grid, one after another, that differ in the part of memory that they are given.
+
+    Between two of them no other kernel of Triton is launched, and torch writes none of their tensors. kept: tensors
+    that all of them are given. moved: tensors of which each is given another view, and integers that differ.
+    """
+
+    launches: int
+    kept: frozenset[str]
+    moved: frozenset[str] = frozenset()
+
+
 @dataclass
 class History:
     """The compilations of a function in the order of their first launches, and its autotuner's choices, if it has one.
 
-    tuned: whether its configurations were tried too, which are compilations as well.
+    series: the longest one whose launches are given other parts of a tensor; None without one.
     """
 
     compilations: dict[str, Compilation] = field(default_factory=dict)
     tunings: list[Tuning] = field(default_factory=list)
+    series: Series | None = None
 
     @property
     def launches(self) -> int:
@@ -46,12 +63,44 @@ class History:
         return {name for tuning in self.tunings for config in tuning.configs for name in config}
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor's numbers are, without a GPU too: its memory, which is not kept, and the byte where it begins.
+
+    writes: of torch to this memory; None where torch does not count them.
+    """
+
+    memory: "weakref.ref[torch.UntypedStorage]"
+    first: int
+    writes: int | None
+
+    def is_near(self, other: "_Place") -> bool:
+        """Whether both are in the same memory."""
+        return (memory := self.memory()) is not None and memory is other.memory()
+
+    def is_unwritten_since(self, other: "_Place") -> bool:
+        """Whether both are in the same memory, which torch has not written between."""
+        return self.is_near(other) and self.writes is not None and self.writes == other.writes
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A launch, by the places of its tensors and its integers, and the series that ends with it."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    places: dict[str, _Place]
+    numbers: dict[str, int]
+    series: Series
+
+
 class Histories:
     """Of all functions that a script launches."""
 
     def __init__(self) -> None:
         """Nothing was launched yet."""
         self._of: dict[Any, History] = {}
+        self._last: _Launch | None = None
         self._first: dict[Any, str] = {}
         self._numbers: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, dict[str, int]] = {}
@@ -66,6 +115,22 @@ class Histories:
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
+        series = self._series(kernel, call)
+        if series.moved and (history.series is None or series.launches > history.series.launches):
+            history.series = series
+
+    def _series(self, kernel: CompiledKernel, call: LaunchCall) -> Series:
+        """The series that ends with this launch: the last one's, or its own."""
+        last, function, numbers = self._last, python_function(kernel), numbers_of(kernel, call)
+        places = {name: _place_of(value) for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+        series = Series(1, frozenset(places))
+        if last is not None and (last.function, last.grid) == (function, call.grid) and _is_next(last.places, places):
+            others = {name for name, place in places.items() if place.first != last.places[name].first}
+            moved = others | {name for name, number in numbers.items() if number != last.numbers.get(name)}
+            if moved:
+                series = Series(last.series.launches + 1, last.series.kept - others, last.series.moved | moved)
+        self._last = _Launch(function, call.grid, places, numbers, series)
+        return series
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """Those of a kernel's first launch, also where a tuner tries it."""
@@ -88,6 +153,21 @@ class Histories:
             return History()
         first = self._first.setdefault(key, kernel.hash)
         return self._of[key] if tuned or first == kernel.hash else History()
+
+
+def _place_of(tensor: torch.Tensor) -> _Place:
+    first = tensor.storage_offset() * tensor.element_size()
+    return _Place(weakref.ref(tensor.untyped_storage()), first, writes_of(tensor))
+
+
+def _is_next(last: dict[str, _Place], places: dict[str, _Place]) -> bool:
+    """Whether each of a launch's tensors has a memory of its own, as in the last one; torch wrote none since."""
+    apart = not any(one.is_near(other) for one, other in combinations(places.values(), 2))
+    return (
+        apart
+        and last.keys() == places.keys()
+        and all(place.is_unwritten_since(last[name]) for name, place in places.items())
+    )
 
 
 def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:

@@ -140,3 +140,70 @@ def test_the_value_beyond_is_one_that_there_is(kernel, name, values, best, beyon
     configs = tuple({name: value} for value in values)
     shown = of_tuning(Tuning(configs, {name: best}, tuple(1.0 if value == best else 2.0 for value in values)), kernel)
     assert [one.candidates for one in shown] == ([] if beyond is None else [[{name: beyond}]])
+
+
+ADD = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add(x, total, part, bias, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.load(total + {place}) + tl.load(x + part * n + i).to(tl.float32) * tl.load(bias)
+    tl.store(total + i, sums)
+
+@triton.jit
+def other(x):
+    tl.store(x, 1.0)
+
+n = 1 << 16
+x = torch.empty(8, n, dtype=torch.bfloat16, device="cuda")
+total, bias, elsewhere = (torch.empty(n, device="cuda") for _ in range(3))
+for part in range(8):
+    {launch}
+"""
+BY_VIEW = "add[(64,)](x[part], total, 0, bias, n, 1024)"
+BY_NUMBER = "add[(64,)](x, total, part, bias, n, 1024)"
+
+
+def repeated(tmp_path, launch, place="i"):
+    script = tmp_path / "it.py"
+    script.write_text(ADD.format(launch=launch, place=place))
+    every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
+    return [one for one in every if one.id == "repeated-launch"]
+
+
+@pytest.mark.parametrize(("launch", "moved"), [(BY_VIEW, "x"), (BY_NUMBER, "part")])
+def test_launches_that_add_to_one_tensor_could_be_one(tmp_path, launch, moved):
+    (one,) = repeated(tmp_path, launch)
+    assert one.message == (
+        f"8 launches, one after another, load total and store it again: they differ in {moved} alone"
+    )
+    assert one.advice.endswith("and store total after the loop")
+    assert (one.severity, one.source.line, one.evidence) == ("high", 7, {"launches": 8, "bytes": 8 * 1024})
+    assert one.estimate.speedup == pytest.approx(8 * (2 + 8) / (8 * 2 + 8))
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "add[(64,)](x[0], total, 0, bias, n, 1024)",  # the same again, as a benchmark does
+        f"{BY_VIEW}; other[(1,)](elsewhere)",
+        f"{BY_VIEW}; bias.mul_(2)",
+        f"bias = torch.empty(1, device='cuda'); {BY_VIEW}",
+        f"total = torch.empty(n, device='cuda'); {BY_VIEW}",
+        "add[(64,)](x, total[part * 64:], 0, bias, n, 1024)",
+        "add[(64 - part,)](x[part], total, 0, bias, n, 1024)",
+        "add[(64,)](x[part], total, 0, total[1:], n, 1024)",  # what it scales by is what it stores
+    ],
+)
+def test_launches_that_need_what_is_between_them_stay_apart(tmp_path, launch):
+    assert repeated(tmp_path, launch) == []
+
+
+def test_elements_of_other_ctas_wait_for_the_whole_launch(tmp_path):
+    assert repeated(tmp_path, BY_VIEW, "i + 1") == []
+
+
+def test_a_script_under_inference_mode_has_no_series(tmp_path):
+    """Torch counts no writes there, so that what lies between two launches is not known."""
+    assert repeated(tmp_path, f"with torch.inference_mode(): x = x.clone(); {BY_VIEW}") == []

@@ -232,6 +232,18 @@ def test_a_hint_near_the_roof_gives_no_more_than_what_is_left():
     assert within["redundant-load"].estimate.high == pytest.approx(2000 / 1960)
 
 
+def test_the_roof_of_one_launch_is_none_for_all_launches_in_one():
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/model_soup.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    memory = known.memory.model_copy(update={"unique_gb_per_s": 1960.0})
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    timeline = known.model_copy(update={"kernel": kernel.name, "memory": memory, "bandwidth": bandwidth})
+    findings = {one.id: one for one in diagnose(kernel, [timeline]).findings}
+    assert findings["near-the-roof"].estimate.high == pytest.approx(2000 / 1960)
+    assert findings["repeated-launch"].severity == "high"
+    assert findings["repeated-launch"].estimate.speedup == pytest.approx(8 * 10 / (8 * 2 + 8))
+
+
 def test_every_rule_has_its_page_in_parts():
     for rule in all_rules():
         text = (FOLDER / f"{rule.id}.md").read_text()

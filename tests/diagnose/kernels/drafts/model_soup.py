@@ -15,7 +15,7 @@ P = 64 * 1024 * 1024
 def soup_kernel(x_ptr, w_ptr, out_ptr, P, NMODELS: tl.constexpr, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < P
-    acc = tl.load(out_ptr + offs, mask=mask, other=0.0)
+    acc = tl.load(out_ptr + offs, mask=mask, other=0.0)  # planted: repeated-launch
     for i in tl.static_range(NMODELS):
         w = tl.load(w_ptr + i)
         x = tl.load(x_ptr + i * P + offs, mask=mask, other=0.0)
@@ -29,9 +29,7 @@ weights = torch.softmax(torch.randn(NMODELS, device="cuda"), dim=0)
 out = torch.zeros(P, device="cuda")
 
 for i in range(NMODELS):
-    soup_kernel[(triton.cdiv(P, 2048),)](  # planted: repeated-launch
-        params[i:], weights[i:], out, P, NMODELS=1, BLOCK=2048, num_warps=8
-    )
+    soup_kernel[(triton.cdiv(P, 2048),)](params[i:], weights[i:], out, P, NMODELS=1, BLOCK=2048, num_warps=8)
 
 ref = torch.zeros_like(out)
 for i in range(NMODELS):
