@@ -12,7 +12,7 @@ from kperf.plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VE
 from kperf.studies.accuracy import GOALS, AccuracyRow, LaunchRow, RegionRow, lines
 from kperf.studies.models import Prediction
 
-LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
+STYLES = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
 """Instruction -> colour and marker."""
 MODELS = {
     "graph": (BLUE, "o", "replay of its graph"),
@@ -60,7 +60,7 @@ def _findings(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> li
 def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
     """Measured over known cycles, and the line that goes through them."""
     fits = {line.instruction: line for line in lines(rows)}
-    for instruction, (colour, marker) in LOOKS.items():
+    for instruction, (colour, marker) in STYLES.items():
         measured = [row for row in rows if isinstance(row, RegionRow) and row.instruction == instruction]
         if not measured:
             continue

@@ -20,7 +20,7 @@ from kperf.plots.style import (
     compact,
     footnote,
     headline,
-    label_and_look,
+    label_and_style,
     name_ends,
     readable,
     save,
@@ -125,13 +125,13 @@ def _values(runs: dict[Key, Run], key: str, backward: bool, value: _Value) -> li
 def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool, value: _Value) -> list[LineEnd]:
     ends = []
     for key in keys:
-        label, look = label_and_look(key)
+        label, style = label_and_style(key)
         if points := _values(runs, key, backward, value):
             axis.plot(
-                *zip(*points, strict=True), color=readable(look.colour, LINES), marker=look.marker, markersize=4,
+                *zip(*points, strict=True), color=readable(style.colour, LINES), marker=style.marker, markersize=4,
                 linewidth=1.1, label=label,
             )  # fmt: skip
-            ends.append(LineEnd(label, *points[-1], look.colour))
+            ends.append(LineEnd(label, *points[-1], style.colour))
     return ends
 
 
@@ -185,7 +185,7 @@ def _out_of_memory(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backwa
     for key in keys:
         seq_lens = [seq_len for seq_len, point in _of_pass(runs, key, backward) if point.status == "oom"]
         if seq_lens:
-            failed.setdefault(min(seq_lens), []).append(label_and_look(key)[0])
+            failed.setdefault(min(seq_lens), []).append(label_and_style(key)[0])
     if not failed:
         return
     bottom, top = axis.get_ylim()
@@ -206,7 +206,7 @@ def _fastest(runs: dict[Key, Run], keys: Sequence[str]) -> str:
         best: dict[int, tuple[float, str]] = {}
         for key in keys:
             for seq_len, tflops in _values(runs, key, backward, lambda point: point.tflops):
-                best[seq_len] = max(best.get(seq_len, (0.0, "")), (tflops, label_and_look(key)[0]))
+                best[seq_len] = max(best.get(seq_len, (0.0, "")), (tflops, label_and_style(key)[0]))
         if best:
             fastest["backward" if backward else "forward"] = best[max(best)][1]
             always = always and len({label for _, label in best.values()}) == 1
@@ -220,7 +220,7 @@ def _growth(runs: dict[Key, Run], keys: Sequence[str]) -> str:
     for key in keys:
         points = _values(runs, key, False, lambda point: point.peak_bytes)
         if len(points) > 1 and points[-1][1] / points[0][1] > (points[-1][0] / points[0][0]) ** 1.5:
-            steep.append(label_and_look(key)[0])
+            steep.append(label_and_style(key)[0])
     square = f" With its square: {', '.join(steep)}." if steep else ""
     return f"Memory grows with the sequence length.{square}"
 

@@ -12,7 +12,7 @@ from kperf.trace.instrument.program import IntervalKind
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """How a kind of bar is filled, the ink that reads on it, and what the legend calls it; told apart in grey too."""
 
     colour: str
@@ -27,20 +27,20 @@ class Look:
 
 
 WARPS = {
-    "issue": Look(BLUE, "white", "issues an MMA"),
-    "tensor": Look("#cfe8f7", "black", "waits for an MMA", "...."),
-    "arithmetic": Look(ORANGE, "black", "arithmetic"),
-    "wait": Look("#d8d8d8", "black", "waits for a barrier or a load"),
-    "load": Look("#349a88", "black", "issues a load"),
-    "store": Look(YELLOW, "black", "stores"),
-    "signal": Look("#fafafa", "black", "other"),
-    "other": Look("#fafafa", "black", "other"),
+    "issue": Style(BLUE, "white", "issues an MMA"),
+    "tensor": Style("#cfe8f7", "black", "waits for an MMA", "...."),
+    "arithmetic": Style(ORANGE, "black", "arithmetic"),
+    "wait": Style("#d8d8d8", "black", "waits for a barrier or a load"),
+    "load": Style("#349a88", "black", "issues a load"),
+    "store": Style(YELLOW, "black", "stores"),
+    "signal": Style("#fafafa", "black", "other"),
+    "other": Style("#fafafa", "black", "other"),
 }
-BACK_PRESSURE = Look("#f4f4f4", "black", "back-pressure: waits for a free stage", "\\\\", "#b0b0b0")
+BACK_PRESSURE = Style("#f4f4f4", "black", "back-pressure: waits for a free stage", "\\\\", "#b0b0b0")
 """Of a warp group that only loads: its waits cost nobody anything."""
 PRODUCTS = ("#332288", VERMILION, SKY)
 LOADS = (GREEN, "#a6dcc8", "#ddf0e8")
-IDLE = Look("white", "black", "no MMA in flight", "////", PURPLE)
+IDLE = Style("white", "black", "no MMA in flight", "////", PURPLE)
 
 WIDTH_INCHES = 7.0
 """Of a page's text."""
@@ -51,25 +51,25 @@ _BESIDE = (("tensor core", "MMAs"), ("loads", "loads"))
 
 def looks_beside(
     timelines: Sequence[Timeline], track: str, colours: Sequence[str], label: str
-) -> dict[tuple[str, str], Look]:
-    """(track, name) -> look, of everything that runs beside the warps; beyond the palette the last colour repeats."""
+) -> dict[tuple[str, str], Style]:
+    """(track, name) -> style, of everything that runs beside the warps; beyond the palette the last colour repeats."""
     windows = [window for timeline in timelines for window in timeline.windows]
     names = sorted({bar.name for window in windows for bar in window.bars if bar.track == track})
-    looks = {}
+    styles = {}
     for place, name in enumerate(names):
         colour = colours[min(place, len(colours) - 1)]
-        looks[track, name] = Look(colour, "black", label.format(name))
-    return looks
+        styles[track, name] = Style(colour, "black", label.format(name))
+    return styles
 
 
-def looks(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Look]:
+def styles(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Style]:
     """Of a region: a lane for each kind of work in it, since how long each takes is not recorded."""
     return list(dict.fromkeys(WARPS[part] for part in parts or [kind]))
 
 
 def about_parts(windows: Sequence[Window]) -> str:
     """What a bar of several colours is, to stand below the axis; empty if there is none."""
-    several = any(len(looks(bar.kind, bar.parts)) > 1 for one in windows for bar in one.bars if bar.track == "warps")
+    several = any(len(styles(bar.kind, bar.parts)) > 1 for one in windows for bar in one.bars if bar.track == "warps")
     return "\nA bar of several colours does several things; how long each takes is not recorded." if several else ""
 
 
@@ -84,9 +84,9 @@ def use_in_words(timeline: Timeline) -> str:
 
 
 def draw_window(
-    axis: Axes, timeline: Timeline, window: Window, span: float, beside: dict[tuple[str, str], Look]
-) -> dict[str, Look]:
-    """Draw a window; returns the looks that are in it, by label."""
+    axis: Axes, timeline: Timeline, window: Window, span: float, beside: dict[tuple[str, str], Style]
+) -> dict[str, Style]:
+    """Draw a window; returns the styles that are in it, by label."""
     low = window.start
     visible = [bar for bar in window.bars if bar.start < low + span and bar.start + bar.cycles > low]
     groups = [*dict.fromkeys(role.warp_group for role in timeline.roles)]
@@ -94,13 +94,13 @@ def draw_window(
     beside_rows = [(row, track) for row, track in _BESIDE if any(bar.track == track for bar in window.bars)]
     rows = [*groups, *(row for row, _ in beside_rows)]
     heights = {row: len(rows) - 1 - place for place, row in enumerate(rows)}
-    shown: dict[str, Look] = {}
+    shown: dict[str, Style] = {}
     for bar in visible:
         if bar.track != "warps":
             continue
-        look, parts = WARPS[bar.kind], looks(bar.kind, bar.parts)
+        style, parts = WARPS[bar.kind], styles(bar.kind, bar.parts)
         if bar.kind == "wait" and bar.warp_group in loaders:
-            look, parts = BACK_PRESSURE, [BACK_PRESSURE]
+            style, parts = BACK_PRESSURE, [BACK_PRESSURE]
         height = 0.8 / len(parts)
         for place, part in enumerate(parts):
             _fill(axis, bar, part, low, span, heights[bar.warp_group] + 0.4 - (place + 1) * height, height)
@@ -108,8 +108,8 @@ def draw_window(
         start, end = _clipped(bar, low, span)
         if (end - start) / span * (WIDTH_INCHES - 1) > _INCHES_A_LETTER * len(bar.name):
             middle = (start + end) / 2
-            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6}
-            bare = len(parts) == 1 and not look.hatch
+            box = {"facecolor": style.colour, "edgecolor": "none", "pad": 0.6}
+            bare = len(parts) == 1 and not style.hatch
             axis.text(
                 middle,
                 heights[bar.warp_group],
@@ -117,7 +117,7 @@ def draw_window(
                 ha="center",
                 va="center",
                 fontsize=7,
-                color=look.ink,
+                color=style.ink,
                 bbox=None if bare else box,
             )
     for row, track in beside_rows:
@@ -125,14 +125,14 @@ def draw_window(
         lanes = _lanes(bars)
         for bar, lane in zip(bars, lanes, strict=True):
             height = 0.8 / (max(lanes) + 1)
-            look = beside[bar.track, bar.name]
-            _fill(axis, bar, look, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
+            style = beside[bar.track, bar.name]
+            _fill(axis, bar, style, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
         last = {bar.name: lane for bar, lane in zip(bars, lanes, strict=True)}
         names = sorted(last, key=last.__getitem__)  # at the right edge, where they are named, from above
         if len(names) <= _NAMES_BESIDE:
             _name_beside(axis, heights[row], {name: beside[track, name] for name in names})
         else:
-            shown |= {look.label: look for name in names for look in [beside[track, name]]}
+            shown |= {style.label: style for name in names for style in [beside[track, name]]}
     for gap_start, gap_end in _gaps([bar for bar in visible if bar.track == "MMAs"], low, low + span):
         axis.broken_barh(
             [(gap_start - low, gap_end - gap_start)], (heights["tensor core"] - 0.4, 0.8),
@@ -152,26 +152,26 @@ _SWATCH = "\N{BLACK SQUARE}"
 """Of the very colour, which a name may be too pale to be read in."""
 
 
-def _name_beside(axis: Axes, height: float, names: Mapping[str, Look]) -> None:
+def _name_beside(axis: Axes, height: float, names: Mapping[str, Style]) -> None:
     """What is on a row, right of it, each with its bars' colour before it."""
-    for place, (name, look) in enumerate(names.items()):
+    for place, (name, style) in enumerate(names.items()):
         middle = height + 0.4 - (place + 0.5) * 0.8 / len(names)
-        for text, colour, points in ((_SWATCH, look.colour, 0), (name, readable(look.colour), 7)):
+        for text, colour, points in ((_SWATCH, style.colour, 0), (name, readable(style.colour), 7)):
             axis.annotate(
                 text, (1.005, middle), xycoords=axis.get_yaxis_transform(), xytext=(points, 0),
                 textcoords="offset points", color=colour, annotation_clip=False, va="center", fontsize=SMALL,
             )  # fmt: skip
 
 
-def _fill(axis: Axes, bar: Bar, look: Look, low: float, span: float, bottom: float, height: float) -> None:
+def _fill(axis: Axes, bar: Bar, style: Style, low: float, span: float, bottom: float, height: float) -> None:
     start, end = _clipped(bar, low, span)
     axis.broken_barh(
         [(start, end - start)],
         (bottom, height),
-        facecolor=look.colour,
-        edgecolor=look.edge if look.hatch else "white",
+        facecolor=style.colour,
+        edgecolor=style.edge if style.hatch else "white",
         linewidth=0.3,
-        hatch=look.hatch,
+        hatch=style.hatch,
     )
 
 

@@ -17,7 +17,7 @@ from kperf.plots.bars import (
     PRODUCTS,
     WARPS,
     WIDTH_INCHES,
-    Look,
+    Style,
     about_parts,
     draw_window,
     looks_beside,
@@ -27,9 +27,9 @@ from kperf.plots.style import SMALL, headline, save
 from kperf.record.store import Environment
 from kperf.trace.analyze.models import Timeline, Window
 
-RATE = Look("#555555", "white", "MMAs at the peak rate")
-EVENTS = Look("#f2f2f2", "black", "events", "xxxx", "#999999")
-BEYOND = Look("#b0b0b0", "black", "queued or in latency")
+RATE = Style("#555555", "white", "MMAs at the peak rate")
+EVENTS = Style("#f2f2f2", "black", "events", "xxxx", "#999999")
+BEYOND = Style("#b0b0b0", "black", "queued or in latency")
 WINDOW_ITERATIONS = 3
 _ROOM = 0.045
 """Of an iteration: of a wider part there is room for its cycles."""
@@ -52,7 +52,7 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
     figure = plt.figure(figsize=(WIDTH_INCHES, 1.6 + 1.1 * sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     span = WINDOW_ITERATIONS * max(timeline.cycles_per_unit.median for timeline in timelines)
-    shown: dict[str, Look] = {}
+    shown: dict[str, Style] = {}
     axes = [figure.add_subplot(grid[place, 0]) for place in range(len(views))]
     for axis, (timeline, window) in zip(axes, views, strict=True):
         shown |= draw_window(axis, timeline, window, span, products | loads)
@@ -65,7 +65,7 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
     axes[-1].set_xlabel(f"SM cycles. Dashed: iterations of the main loop (a tile of keys and values each).{about}")
     shown |= _stacks(figure.add_subplot(grid[-1, 0]), timelines)
     order = [*WARPS.values(), BACK_PRESSURE, *products.values(), *loads.values(), IDLE]
-    handles = [look.patch() for look in dict.fromkeys(order) if look.label in shown]
+    handles = [style.patch() for style in dict.fromkeys(order) if style.label in shown]
     headline(figure, [_finding(timelines)], handles, [str(handle.get_label()) for handle in handles])
     versions = dict.fromkeys(f"torch {e.torch}, triton {e.triton}, driver {e.driver}" for e in _environments(timelines))
     figure.supxlabel(f"{stamp}\n{'; '.join(versions)}", fontsize=7, color="#444444")
@@ -101,7 +101,7 @@ def _drawn(timeline: Timeline) -> str:
     return f"{timeline.cycles_per_unit.median:.0f} cycles with all events, which"
 
 
-def _parts(timeline: Timeline) -> list[tuple[Look, float]]:
+def _parts(timeline: Timeline) -> list[tuple[Style, float]]:
     """The cycles of an iteration: what its MMAs need, what they take beyond, none of them in flight, the events' cost.
 
     What is beyond the MMAs' cycles is split as in the launch that is drawn, whose events lengthen it.
@@ -123,31 +123,33 @@ def _finding(timelines: Sequence[Timeline]) -> str:
     return f"Cycles {of}: {', '.join(of_each)}"
 
 
-def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
+def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Style]:
     """The parts of an iteration, named above where they are widest, with the launch's time."""
-    shown: dict[str, Look] = {}
+    shown: dict[str, Style] = {}
     widest = {
-        look: max(range(len(timelines)), key=lambda place: dict(_parts(timelines[place]))[look])
-        for look in (RATE, BEYOND, EVENTS)
+        style: max(range(len(timelines)), key=lambda place: dict(_parts(timelines[place]))[style])
+        for style in (RATE, BEYOND, EVENTS)
     }
     for place, timeline in enumerate(timelines):
         period = _cycles(timeline)
         left = 0.0
-        for look, cycles in _parts(timeline):
+        for style, cycles in _parts(timeline):
             if cycles < 1:
                 continue
-            edge = look.edge if look.hatch else "white"
-            axis.barh(place, cycles, 0.7, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch)
+            edge = style.edge if style.hatch else "white"
+            axis.barh(place, cycles, 0.7, left, color=style.colour, edgecolor=edge, linewidth=0.4, hatch=style.hatch)
             if cycles > _ROOM * period:
-                box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8}
-                axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
-            if widest.get(look) == place:
+                box = {"facecolor": style.colour, "edgecolor": "none", "pad": 0.8}
+                axis.text(
+                    left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=style.ink, bbox=box
+                )
+            if widest.get(style) == place:
                 # A part may be narrower than its name: names of neighbours end and begin near where the parts do.
                 ends = {BEYOND: (cycles - _APART * period, "right"), EVENTS: (_APART * period, "left")}
-                at, side = ends.get(look, (cycles / 2, "center"))
-                axis.text(left + at, place - 0.37, look.label, ha=side, va="bottom", fontsize=SMALL)
-            if look is IDLE:
-                shown[look.label] = look
+                at, side = ends.get(style, (cycles / 2, "center"))
+                axis.text(left + at, place - 0.37, style.label, ha=side, va="bottom", fontsize=SMALL)
+            if style is IDLE:
+                shown[style.label] = style
             left += cycles
         end = f" {period:.0f}\n {timeline.overhead.launch_ms:.2f} ms"
         axis.text(left, place, end, ha="left", va="center", fontweight="bold")

@@ -25,7 +25,7 @@ from kperf.plots.style import (
     footnote,
     grid,
     headline,
-    label_and_look,
+    label_and_style,
     name_ends,
     readable,
     save,
@@ -87,7 +87,7 @@ def figure(
         ticks = [compact(workload.seq_len if sweep == "seq_len" else workload.batch) for workload in places]
         shown = list(places.values())
         if over:
-            reference = label_and_look(over)[0]
+            reference = label_and_style(over)[0]
             for panel, how, value in (
                 (panels[place, 0], "CUDA graphs", _speed(over)),
                 (panels[-1, place], "single calls", _eager_speed(over)),
@@ -185,7 +185,7 @@ def _lines(axis: Axes, runs: Sequence[Run], keys: Sequence[str], value: Value) -
         points = [(group, three) for group, run in enumerate(runs) if (three := value(run, key)) is not None]
         if not points:
             continue
-        label, look = label_and_look(key)
+        label, look = label_and_style(key)
         xs, middles = [group for group, _ in points], [three[0] for _, three in points]
         spread = [
             [0.0 if low is None else middle - low for _, (middle, low, _) in points],
@@ -211,7 +211,7 @@ def _ceiling(axis: Axes, runs: Sequence[Run]) -> list[LineEnd]:
     }
     if not known:
         return []
-    label, look = label_and_look(CUBLAS)
+    label, look = label_and_style(CUBLAS)
     axis.plot(list(known), list(known.values()), color=look.colour, linestyle=_DASHES, linewidth=0.8, label=label)
     return [LineEnd(label, max(known), known[max(known)], look.colour)]
 
@@ -220,7 +220,7 @@ def _without_a_time(axis: Axes, runs: Sequence[Run], keys: Sequence[str]) -> Non
     """Why a line has a gap, where it is."""
     for group, run in enumerate(runs):
         lines = [
-            f"{label_and_look(key)[0]}: {run[key].status}"
+            f"{label_and_style(key)[0]}: {run[key].status}"
             for key in keys
             if key in run and run[key].status != "unsupported" and not isinstance(run[key], MeasuredPoint)
         ]
@@ -234,8 +234,8 @@ def _finding(runs: Sequence[Run], keys: Sequence[str], over: str) -> list[str]:
     for key in (key for key in keys[::-1] if (key, over) in RATIOS):
         mean = speedup_interval(both, key, over) if (both := [run for run in runs if _speed(over)(run, key)]) else None
         if mean is not None:
-            means.append(f"{label_and_look(key)[0].removeprefix('Triton-FA3 ')} {mean[0]:.2f} x")
-    return [f"Speed over {label_and_look(over)[0]}, geometric mean: {', '.join(means)}"] if means else []
+            means.append(f"{label_and_style(key)[0].removeprefix('Triton-FA3 ')} {mean[0]:.2f} x")
+    return [f"Speed over {label_and_style(over)[0]}, geometric mean: {', '.join(means)}"] if means else []
 
 
 def _explained(points: Sequence[Point], *, in_turn: bool) -> list[str]:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from kperf.attention.workload import InputKind, SweepName
 from kperf.bench.points import Key, MeasuredPoint, Run
 from kperf.bench.tables import SHIFTS, speedup, speedup_interval
-from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_style, save
 
 BASELINE = "fa3"
 KINDS: dict[InputKind, str] = {
@@ -67,8 +67,8 @@ def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], 
         # All have the same rows and columns.
         axis.tick_params(length=0, labelbottom=row == len(compared) - 1, labelleft=column == 0)
         mask = "causal" if causal else "non-causal"
-        axis.set_title(f"{label_and_look(key)[0]}, {mask}", loc="left", fontsize=SMALL, fontweight="bold")
-    over = label_and_look(BASELINE)[0]
+        axis.set_title(f"{label_and_style(key)[0]}, {mask}", loc="left", fontsize=SMALL, fontweight="bold")
+    over = label_and_style(BASELINE)[0]
     explained = (
         f"Numbers: how many times faster than {over} on the same inputs; replays of CUDA graphs, all kinds of a shape "
         f"interleaved in the same rounds, medians. Orange is slower than {over}, purple faster. In brackets where 1 "
@@ -91,12 +91,12 @@ def _kinds(runs: dict[Key, Run]) -> list[InputKind]:
 
 def _finding(runs: dict[Key, Run], compared: Sequence[str]) -> list[str]:
     """Between which ratios each implementation lies."""
-    over = label_and_look(BASELINE)[0]
+    over = label_and_style(BASELINE)[0]
     findings = []
     for key in compared:
         ratios = [ratio for run in runs.values() if (ratio := speedup(run, key, BASELINE)) is not None]
         if ratios:
-            findings.append(f"{label_and_look(key)[0]} is at {min(ratios):.2f} to {max(ratios):.2f} of {over}'s speed")
+            findings.append(f"{label_and_style(key)[0]} is at {min(ratios):.2f} to {max(ratios):.2f} of {over}'s speed")
     return findings
 
 

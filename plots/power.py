@@ -20,7 +20,7 @@ from kperf.plots.style import (
     footnote,
     grid,
     headline,
-    label_and_look,
+    label_and_style,
     name_ends,
     readable,
     save,
@@ -54,7 +54,7 @@ def figure(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str
     axes = made.subplots(2, 2).flat
     by_key = [{point.implementation: [*point.samples] for point in run} for run in runs]
     ticks = [compact(run[0].seq_len) for run in runs]
-    over = f"speed over {label_and_look(REFERENCE)[0]}"
+    over = f"speed over {label_and_style(REFERENCE)[0]}"
     _panel(axes[0], over, ticks, [_speeds(run) for run in by_key])
     axes[0].axhline(1, color=BLACK, linewidth=0.6, zorder=1)
     for axis, (name, value) in zip(axes[1:], PANELS, strict=True):
@@ -90,7 +90,7 @@ def _panel(axis: Axes, name: str, ticks: Sequence[str], values: Sequence[dict[st
         points = [(group, run[key]) for group, run in enumerate(values) if run.get(key)]
         if not points:
             continue
-        label, look = label_and_look(key)
+        label, look = label_and_style(key)
         xs, middles = [group for group, _ in points], [statistics.median(numbers) for _, numbers in points]
         low = [at - min(numbers) for at, (_, numbers) in zip(middles, points, strict=True)]
         high = [max(numbers) - at for at, (_, numbers) in zip(middles, points, strict=True)]
@@ -117,7 +117,7 @@ def _finding(runs: Sequence[dict[str, list[PowerSample]]]) -> list[str]:
             if key in run and REFERENCE in run
         ]
         if ratios:
-            label = label_and_look(key)[0].removeprefix("Triton-FA3 ")
+            label = label_and_style(key)[0].removeprefix("Triton-FA3 ")
             means.append(f"{label} {statistics.geometric_mean(ratios):.2f} x")
-    over = f"Speed over {label_and_look(REFERENCE)[0]} at the power cap, geometric mean"
+    over = f"Speed over {label_and_style(REFERENCE)[0]} at the power cap, geometric mean"
     return [f"{over}: {', '.join(means)}"] if means else []

@@ -1,4 +1,4 @@
-"""What the figures share: the look, and how they are written."""
+"""What the figures share: the style, and how they are written."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from matplotlib.ticker import LogFormatter
 from PIL import Image
 
 from kperf.attention.implementations import IMPLEMENTATIONS
-from kperf.attention.look import Look
+from kperf.attention.style import Style
 from kperf.bench.points import CUBLAS
 from kperf.record.files import write_atomically
 
@@ -59,13 +59,13 @@ def own_settings() -> Iterator[None]:
         yield
 
 
-def label_and_look(key: str) -> tuple[str, Look]:
+def label_and_style(key: str) -> tuple[str, Style]:
     """What an implementation is called and how its bar is drawn, from where it is registered."""
     if key == CUBLAS:
-        return "cuBLAS, 8192 cubed", Look(BLACK)
+        return "cuBLAS, 8192 cubed", Style(BLACK)
     item = IMPLEMENTATIONS[key]
-    assert item.look is not None, f"{key} has no bar"
-    return item.label, item.look
+    assert item.style is not None, f"{key} has no bar"
+    return item.label, item.style
 
 
 def compact(number: int) -> str:

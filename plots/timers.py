@@ -25,7 +25,7 @@ from kperf.plots.style import (
 from kperf.studies.operations import OPERATIONS, N
 from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow, timer_label
 
-LOOKS = {
+STYLES = {
     "eager": (BLUE, "o"),
     "compile": (ORANGE, "s"),
     "triton": (GREEN, "^"),
@@ -78,7 +78,7 @@ def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
     shown = [timer for timer in TIMERS if any(timer == measured for _, measured in medians)]
     axis.axvspan(-100 * GOAL, 100 * GOAL, color="#e8e8e8", zorder=0)
     axis.axvline(0, color="black", lw=0.6)
-    for key, (colour, marker) in LOOKS.items():
+    for key, (colour, marker) in STYLES.items():
         reference = medians.get((key, REFERENCE))
         if reference is None:
             continue
@@ -97,7 +97,7 @@ def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
 
 
 def _sizes(axis: Axes, rows: Sequence[TimerRow]) -> None:
-    for key, (colour, marker) in LOOKS.items():
+    for key, (colour, marker) in STYLES.items():
         of_operation = sorted((row.n, row.gb_per_s) for row in rows if row.operation == key and row.timer == "do_bench")
         points = [(n, rate) for n, rate in of_operation if rate is not None and key != "attention"]
         if points:

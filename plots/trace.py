@@ -18,11 +18,11 @@ from kperf.plots.bars import (
     PRODUCTS,
     WARPS,
     WIDTH_INCHES,
-    Look,
+    Style,
     about_parts,
     draw_window,
-    looks,
     looks_beside,
+    styles,
     use_in_words,
 )
 from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, own_settings, save
@@ -33,19 +33,19 @@ WINDOW_BARS = 48
 """Of a warp group of a block that is shown from its start."""
 
 WAITS = {
-    "first load": Look("#d8d8d8", "black", "waits for the first load", "////"),
-    "later loads": Look("#d8d8d8", "black", "waits for later loads"),
-    "waiting for loads": Look("#d8d8d8", "black", "waits for loads"),
-    "barriers": Look("#888888", "white", "waits at barriers", "...."),
+    "first load": Style("#d8d8d8", "black", "waits for the first load", "////"),
+    "later loads": Style("#d8d8d8", "black", "waits for later loads"),
+    "waiting for loads": Style("#d8d8d8", "black", "waits for loads"),
+    "barriers": Style("#888888", "white", "waits at barriers", "...."),
     "issuing loads": WARPS["load"],
-    "reductions": Look("#f5c96b", "black", "reductions", "\\\\\\\\"),
+    "reductions": Style("#f5c96b", "black", "reductions", "\\\\\\\\"),
     "arithmetic": WARPS["arithmetic"],
     "stores": WARPS["store"],
     "MMAs": WARPS["tensor"],
     "other": WARPS["other"],
 }
-BUSY = Look("#9ecae1", "black", "SMs with a CTA")
-SLOWEST = Look(VERMILION, "white", "the slowest CTA")
+BUSY = Style("#9ecae1", "black", "SMs with a CTA")
+SLOWEST = Style(VERMILION, "white", "the slowest CTA")
 
 
 def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
@@ -64,7 +64,7 @@ def _figure(timeline: Timeline, stamp: str) -> Figure:
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     products = looks_beside([timeline], "MMAs", PRODUCTS, "{} in flight")
     loads = looks_beside([timeline], "loads", LOADS, "load of {}, from issue to use")
-    shown: dict[str, Look] = {}
+    shown: dict[str, Style] = {}
     for place, window in enumerate(windows):
         axis = figure.add_subplot(grid[place, 0])
         shown |= draw_window(axis, timeline, window, _span(timeline, window), products | loads)
@@ -74,7 +74,7 @@ def _figure(timeline: Timeline, stamp: str) -> Figure:
     if timeline.sms:
         shown |= _occupancy(figure.add_subplot(grid[-1, 0]), timeline, timeline.sms)
     order = [*WARPS.values(), BACK_PRESSURE, *WAITS.values(), *products.values(), *loads.values(), IDLE, BUSY, SLOWEST]
-    handles = [look.patch() for look in {look.label: look for look in order if look.label in shown}.values()]
+    handles = [style.patch() for style in {style.label: style for style in order if style.label in shown}.values()]
     figure.legend(handles=handles, ncols=3, loc="outside upper center", frameon=False, handlelength=1.6, fontsize=8)
     e = timeline.environment
     versions = f"torch {e.torch}, triton {e.triton}, driver {e.driver}"
@@ -117,8 +117,8 @@ def _title(timeline: Timeline, window: Window) -> str:
     return f"{timeline.label}: {period:.0f} cycles an iteration\n{below}"
 
 
-Stacked = tuple[str, float, list[Look]]
-"""A part of a bar: its name, its share, and how each kind of work in it looks."""
+Stacked = tuple[str, float, list[Style]]
+"""A part of a bar: its name, its share, and how each kind of work in it styles."""
 
 
 def _stacked(timeline: Timeline) -> list[tuple[str, list[Stacked]]]:
@@ -128,7 +128,7 @@ def _stacked(timeline: Timeline) -> list[tuple[str, list[Stacked]]]:
     rows = []
     for role in timeline.roles:
         regions = [r for r in timeline.regions if r.warp_group == role.warp_group]
-        rows.append((role.row, [(r.name, r.share, looks(r.kind, [part.kind for part in r.parts])) for r in regions]))
+        rows.append((role.row, [(r.name, r.share, styles(r.kind, [part.kind for part in r.parts])) for r in regions]))
     return rows
 
 
@@ -137,21 +137,21 @@ def _waits(memory: Memory) -> list[Stacked]:
     return [(name, known[name], [WAITS[name]]) for name in WAITS if name in known]
 
 
-def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Look]:
+def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Style]:
     """The lifetime of each warp group by region, with the name where it fits."""
-    shown: dict[str, Look] = {}
+    shown: dict[str, Style] = {}
     rows = _stacked(timeline)
     for place, (_, parts) in enumerate(rows):
         left = 0.0
         for name, share, lanes in parts:
             height = 0.8 / len(lanes)
-            for lane, look in enumerate(lanes):
-                edge = look.edge if look.hatch else "white"
+            for lane, style in enumerate(lanes):
+                edge = style.edge if style.hatch else "white"
                 middle = place - 0.4 + (lane + 0.5) * height
                 axis.barh(
-                    middle, share, height, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch
+                    middle, share, height, left, color=style.colour, edgecolor=edge, linewidth=0.4, hatch=style.hatch
                 )
-                shown[look.label] = look
+                shown[style.label] = style
             words = next((text for text in (f"{name} {share:.0%}", f"{share:.0%}") if _fits(text, share)), None)
             if words:
                 ground, ink = (lanes[0].colour, lanes[0].ink) if len(lanes) == 1 else ("white", "black")
@@ -171,7 +171,7 @@ def _fits(text: str, share: float) -> bool:
     return share * (WIDTH_INCHES - 1.2) > 0.062 * len(text) + 0.05
 
 
-def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
+def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Style]:
     """SMs with a block, over the time of the launch, and the slowest block's stretch of it."""
     shown = {BUSY.label: BUSY}
     times = np.linspace(0, sms.span_us, len(sms.busy_sms))

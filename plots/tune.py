@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kperf.attention.look import Look
+from kperf.attention.style import Style
 from kperf.bench.points import MeasuredPoint
 from kperf.plots.style import (
     BLUE,
@@ -25,14 +25,14 @@ from kperf.plots.style import (
     footnote,
     grid,
     headline,
-    label_and_look,
+    label_and_style,
     save,
     value_above,
 )
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, VENDORS, Study
 from kperf.tune.tables import label
 
-_OURS = {DEFAULT_KEY: Look(YELLOW, "xx"), TUNED_KEY: Look(GREEN, "//")}
+_OURS = {DEFAULT_KEY: Style(YELLOW, "xx"), TUNED_KEY: Style(GREEN, "//")}
 _KEYS = (*NATIVE, *VENDORS, *_OURS)
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
 
@@ -85,7 +85,7 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
     keys = [key for key in _KEYS if any(key in run for run in times)]
     width = 0.8 / max(len(keys), 1)
     for index, key in enumerate(keys):
-        look = _OURS[key] if key in _OURS else label_and_look(key)[1]
+        look = _OURS[key] if key in _OURS else label_and_style(key)[1]
         beside = (index - (len(keys) - 1) / 2) * width
         bars = [
             (place + beside, run[base] / run[key])

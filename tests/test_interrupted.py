@@ -389,7 +389,7 @@ STANDS_STILL = "pathlib.Path(os.environ['THERE']).touch()\ntime.sleep(60)\n"
 
 
 def traced(folder, script):
-    """A session on the pretended GPU, and what to type for this script."""
+    """A session on the fake GPU, and what to type for this script."""
 
     def prepare():
         undrawn()

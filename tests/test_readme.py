@@ -76,7 +76,7 @@ def test_the_shown_reading_is_of_the_record():
 
 def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
-    (line,) = (line for line in disturbance.said(rows) if "--ctas auto reads" in line)
+    (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto reads" in line)
     kernels, mean, middle, worst = re.search(
         r"reads \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
     ).groups()

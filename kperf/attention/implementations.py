@@ -19,9 +19,9 @@ from kperf.attention import configs, libraries, overrides, views
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
 from kperf.attention.libraries import Call, rows_first, sdpa
-from kperf.attention.look import Look
 from kperf.attention.operands import as_rows, of_all_heads, refuse_gradients, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
+from kperf.attention.style import Style
 from kperf.attention.variants import TILE_ROWS, VARIANTS
 from kperf.attention.workload import Workload
 from kperf.errors import UsageError
@@ -37,7 +37,7 @@ FORWARD_ONLY = "it computes forward only"
 
 @dataclass(frozen=True)
 class Implementation:
-    """Something that computes attention; with a `look` it is a line of `make attention`.
+    """Something that computes attention; with a `style` it is a line of `make attention`.
 
     It is a bar of Fig. 12 and of `make power` too, unless it is `compared_only`.
     """
@@ -53,7 +53,7 @@ class Implementation:
     """The override that a workload is run with, for its hash in the record."""
     note: Callable[[], str] = lambda: ""
     """What the last call ran with, for the record: the autotuner's choice."""
-    look: Look | None = None
+    style: Style | None = None
     """How it is drawn; without one it is measured only where it is named."""
     compared_only: bool = False
     """Whether it is no bar of Fig. 12."""
@@ -250,7 +250,7 @@ def _variant(key: str) -> Implementation:
         from_override(key, variant.label, find),
         unsupported=unsupported,
         missing=libraries.nvidia_only,
-        look=variant.look,
+        style=variant.style,
         compared_with=variant.compared_with,
     )
 
@@ -259,24 +259,24 @@ IMPLEMENTATIONS = {
     implementation.key: implementation
     for implementation in (
         Implementation(
-            "fa2", "FA2", _fa2, look=Look("#999999", marker="s"), grouped=True, differentiable=True, on_cpu="both"
+            "fa2", "FA2", _fa2, style=Style("#999999", marker="s"), grouped=True, differentiable=True, on_cpu="both"
         ),
         Implementation(
             "cudnn",
             "cuDNN",
             partial(sdpa, SDPBackend.CUDNN_ATTENTION),
             missing=libraries.nvidia_only,
-            look=Look("#56b4e9", "....", marker="^"),
+            style=Style("#56b4e9", "....", marker="^"),
             grouped=True,
             differentiable=True,
         ),
-        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, look=Look("#0072b2"), grouped=True),
+        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, style=Style("#0072b2"), grouped=True),
         Implementation(
             "triton",
             "Triton",
             _triton,
             note=lambda: stock.ran_with(warp_specialize=False),
-            look=Look("#f0e442", marker="D"),
+            style=Style("#f0e442", marker="D"),
             left_out=_autotuned,
         ),
         Implementation(
@@ -286,7 +286,7 @@ IMPLEMENTATIONS = {
             _autows_unsupported,
             libraries.nvidia_only,
             note=lambda: stock.ran_with(warp_specialize=True),
-            look=Look("#e69f00", "---", marker="v"),
+            style=Style("#e69f00", "---", marker="v"),
             left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),
@@ -296,7 +296,7 @@ IMPLEMENTATIONS = {
             _views,
             _too_wide_for_attn_fwd,
             libraries.nvidia_only,
-            look=Look("#00441b", marker="*"),
+            style=Style("#00441b", marker="*"),
             compared_only=True,
             grouped=True,
         ),
@@ -308,7 +308,7 @@ IMPLEMENTATIONS = {
             "eager",
             "eager",
             libraries.eager,
-            look=Look("#000000", marker="x"),
+            style=Style("#000000", marker="x"),
             compared_only=True,
             differentiable=True,
             on_cpu="both",
@@ -318,7 +318,7 @@ IMPLEMENTATIONS = {
             "sdpa_math",
             "SDPA math",
             partial(sdpa, SDPBackend.MATH),
-            look=Look("#8c564b", marker="+"),
+            style=Style("#8c564b", marker="+"),
             compared_only=True,
             grouped=True,
             differentiable=True,
@@ -328,7 +328,7 @@ IMPLEMENTATIONS = {
             "sdpa_efficient",
             "SDPA efficient",
             partial(sdpa, SDPBackend.EFFICIENT_ATTENTION),
-            look=Look("#7f7f00", marker="P"),
+            style=Style("#7f7f00", marker="P"),
             compared_only=True,
             differentiable=True,
         ),
@@ -336,7 +336,7 @@ IMPLEMENTATIONS = {
             "flex",
             "compiled flex_attention",
             libraries.flex,
-            look=Look("#7b3294", marker="h"),
+            style=Style("#7b3294", marker="h"),
             compared_only=True,
             grouped=True,
             differentiable=True,
@@ -348,7 +348,7 @@ IMPLEMENTATIONS = {
             libraries.tilelang,
             missing=libraries.tilelang_missing,
             note=partial(libraries.version, "tilelang"),
-            look=Look("#c51b7d", marker="*"),
+            style=Style("#c51b7d", marker="*"),
             compared_only=True,
             grouped=True,
         ),
@@ -357,7 +357,7 @@ IMPLEMENTATIONS = {
             "AITER (CK)",
             libraries.aiter,
             missing=libraries.aiter_missing,
-            look=Look("#e31a1c", marker="d"),
+            style=Style("#e31a1c", marker="d"),
             compared_only=True,
             grouped=True,
         ),
@@ -367,7 +367,7 @@ IMPLEMENTATIONS = {
             libraries.xformers,
             missing=partial(libraries.missing, "xformers", "xformers"),
             note=partial(libraries.version, "xformers"),
-            look=Look("#1b7837", marker="<"),
+            style=Style("#1b7837", marker="<"),
             compared_only=True,
             differentiable=True,
         ),
@@ -377,7 +377,7 @@ IMPLEMENTATIONS = {
             libraries.flashinfer,
             missing=partial(libraries.missing, "flashinfer", "flashinfer-python", pinned=True),
             note=partial(libraries.version, "flashinfer-python"),
-            look=Look("#b2182b", marker=">"),
+            style=Style("#b2182b", marker=">"),
             compared_only=True,
             grouped=True,
         ),
@@ -387,7 +387,7 @@ IMPLEMENTATIONS = {
             libraries.transformer_engine,
             missing=partial(libraries.missing, "transformer_engine", "transformer-engine[core-cu13,pytorch]"),
             note=partial(libraries.version, "transformer-engine"),
-            look=Look("#2166ac", marker="p"),
+            style=Style("#2166ac", marker="p"),
             compared_only=True,
             grouped=True,
             differentiable=True,
@@ -396,7 +396,7 @@ IMPLEMENTATIONS = {
 }
 """The only list of implementations: bars, labels, colours, ratios and the words that commands know come from here."""
 
-COMPARED = tuple(key for key, implementation in IMPLEMENTATIONS.items() if implementation.look)
+COMPARED = tuple(key for key, implementation in IMPLEMENTATIONS.items() if implementation.style)
 """The lines of `make attention`, in the order they are drawn."""
 
 FIG12 = tuple(key for key in COMPARED if not IMPLEMENTATIONS[key].compared_only)

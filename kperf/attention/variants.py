@@ -10,8 +10,8 @@ from triton.experimental.gluon import language as gl
 
 from kperf.attention.kernels import improved, improved_plus, vanilla
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
-from kperf.attention.look import Look
 from kperf.attention.schedule import Schedule
+from kperf.attention.style import Style
 from kperf.errors import UsageError
 
 TILE_ROWS = 128
@@ -88,7 +88,7 @@ class Variant:
     kernel: Any
     grid: Grid
     schedule: Schedule
-    look: Look
+    style: Style
     specializations: tuple[Specialization, ...] = FULL_AND_CAUSAL
     stages: int = 2
     compared_with: tuple[str, ...] = ("vanilla", "fa3", "cudnn")
@@ -113,7 +113,7 @@ VARIANTS = {
             vanilla.attn_fwd,
             "one_block_per_tile",
             "in_order",
-            Look("#cc79a7", "///", "<"),
+            Style("#cc79a7", "///", "<"),
             compared_with=(),
             in_fig11=True,
         ),
@@ -123,7 +123,7 @@ VARIANTS = {
             improved.attn_fwd,
             "one_block_per_tile",
             "qk_ahead",
-            Look("#d55e00", "\\\\\\", ">"),
+            Style("#d55e00", "\\\\\\", ">"),
             in_fig11=True,
         ),
         Variant(
@@ -132,7 +132,7 @@ VARIANTS = {
             improved_plus.attn_fwd,
             "persistent",
             "qk_ahead",
-            Look("#009e73", "xxx", "P"),
+            Style("#009e73", "xxx", "P"),
             (
                 *FULL_AND_CAUSAL,
                 *(Specialization(64, "bfloat16", causal) for causal in (False, True)),

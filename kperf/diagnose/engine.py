@@ -27,8 +27,8 @@ IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     """Everything that rules find in a kernel, the worst first, and what bounds it.
 
-    Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, what is
-    found in each of them is a hint. A launch that is slower keeps its advice, however fast another is.
+    Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, what
+    is found in each of them is a hint. A launch that is slower keeps its advice, however fast another is.
     """
     found: list[Finding] = []
     skipped: dict[str, str] = {}

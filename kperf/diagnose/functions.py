@@ -22,8 +22,8 @@ from kperf.compat.triton import (
     why_not_compiled,
 )
 from kperf.console import complain
+from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.diagnose.imported import imported
-from kperf.diagnose.pretended import pretended_cuda
 from kperf.diagnose.quiet import quiet
 from kperf.diagnose.without_gpu import compilers_words
 from kperf.errors import UsageError
@@ -154,7 +154,7 @@ def compiled(
     if step > 1:
         complain(f"{function} has {len(different)} configurations of its autotuner: one of {step} is read")
     calls = [_call(decorated, configuration, asked, signature) for configuration in different[::step]]
-    with pretended_cuda(arch), noted_launches(arch), quiet([]) as said:  # what it asks of a GPU while it is compiled
+    with fake_cuda(arch), noted_launches(arch), quiet([]) as said:  # what it asks of a GPU while it is compiled
         made = compiler.several(lambda call: _compiled(decorated.function, arch, *call), calls)
         text = said()
     kernels = [one for one in made if isinstance(one, CompiledKernel)]

@@ -156,7 +156,7 @@ class Histories:
 
 
 def _place_of(tensor: torch.Tensor) -> _Place:
-    first = tensor.storage_offset() * tensor.element_size()
+    first = int(tensor.storage_offset()) * tensor.element_size()
     return _Place(weakref.ref(tensor.untyped_storage()), first, writes_of(tensor))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kperf.arch import Arch
 from kperf.console import complain
-from kperf.diagnose.pretended import pretended_cuda
+from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.diagnose.quiet import quiet
 from kperf.errors import UsageError
 from kperf.ir.offline import noted_launches
@@ -33,7 +33,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     before, known = list(sys.path), set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
-        with pretended_cuda(arch), noted_launches(arch), quiet(why):
+        with fake_cuda(arch), noted_launches(arch), quiet(why):
             try:
                 spec = _spec_of(path, folder, dotted)
             except Exception as error:

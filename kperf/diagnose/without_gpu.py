@@ -16,8 +16,8 @@ from kperf.compat.triton import (
     noted_trials,
     refused_kernels,
 )
+from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.diagnose.history import Histories
-from kperf.diagnose.pretended import pretended_cuda
 from kperf.diagnose.quiet import quiet
 from kperf.errors import UsageError
 from kperf.ir.offline import Launch, noted_launches
@@ -64,7 +64,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         return noted
 
     with (
-        pretended_cuda(arch) as compiling,
+        fake_cuda(arch) as compiling,
         noted_trials() as trying,
         intercepted_launches(note),
         noted_calls(),

@@ -10,7 +10,7 @@ import pytest
 
 from kperf.api import Trace, trace
 from kperf.arch import SM_90A, Arch, of
-from kperf.diagnose.pretended import pretended_cuda
+from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.ir import compile as compiler
 from kperf.ir.offline import Launch, noted_launches
 from kperf.record import device
@@ -54,7 +54,7 @@ class Budget:
         """
         arch = of(target)
         kernels: dict[str, KernelBudget] = {}
-        with pretended_cuda(arch), noted_launches(arch) as launches:
+        with fake_cuda(arch), noted_launches(arch) as launches:
             yield kernels
         for launch in launches:
             name = launch.name if launch.name not in kernels else f"{launch.name}.{launch.kernel.hash[:8]}"

@@ -167,7 +167,7 @@ def _cells(point: Point | None) -> list[str]:
     ]
 
 
-def said(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]:
+def sentences(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]:
     """Where memory ends, why what is absent is, and what the numbers do not hold: a sentence each."""
     lines = []
     for backward in shapes.passes:
@@ -219,10 +219,10 @@ def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] |
     shown = [run[key] for run in runs.values() for key in wanted if key in run]
     stamp = Provenance.of_records(store, shown).stamp("measured" if measured else "recorded")
     console.print(table(runs, wanted, f"{shapes.title}: {stamp}"))
-    sentences = said(runs, wanted, shapes)
-    for sentence in sentences:
-        console.print(sentence)
-    written = plot.draw(runs, wanted, (shapes.title, stamp), sentences, store.folder / shapes.stem)
+    lines = sentences(runs, wanted, shapes)
+    for line in lines:
+        console.print(line)
+    written = plot.draw(runs, wanted, (shapes.title, stamp), lines, store.folder / shapes.stem)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     require_times(shown)

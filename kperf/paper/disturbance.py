@@ -106,7 +106,7 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
     store = RecordStore(found.folder, "disturbance", ROWS)
     rows = newest_of_each(store.points())
     console.print(table(rows, stamp(store, rows, "recorded")))
-    for line in said(rows):
+    for line in sentences(rows):
         console.print(line)
 
 
@@ -215,7 +215,7 @@ def markdown(folder: Path) -> str:
     cells: dict[tuple[bool, str, str], dict[Way, DisturbanceRow]] = {}
     for one in rows:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
-    lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
+    lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in sentences(rows)), ""]
     table = [
         (
             f"`{kernel}`{'' if origin == 'example' else f' ({origin})'}",
@@ -363,7 +363,7 @@ def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     return [f"Kernels that are faster with events, because the compiler makes other code: {', '.join(named)}."]
 
 
-def said(rows: Sequence[DisturbanceRow]) -> list[str]:
+def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
     """What it comes to beside the goals, and which kernels have no sample."""
     lines = []
     for way in get_args(Way):

@@ -270,8 +270,9 @@ def _overhead(timeline: Timeline) -> str:
 
 def _said(timeline: Timeline) -> list[str]:
     """The verdict on the recorded numbers, without the kernel's name before each sentence."""
-    said = [line.removeprefix(f"{timeline.label}: ").removeprefix(f"{timeline.label} ") for line in verdict(timeline)]
-    return [line[:1].upper() + line[1:] for line in said]
+    colon, space = f"{timeline.label}: ", f"{timeline.label} "
+    sentences = [line.removeprefix(colon).removeprefix(space) for line in verdict(timeline)]
+    return [line[:1].upper() + line[1:] for line in sentences]
 
 
 _SUBJECTS = (
@@ -314,8 +315,8 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
     lines += [
         f"    kperf trace --kernel {shlex.quote(script.kernels[name])} {shlex.join((str(path), *script.arguments))}"
     ]
-    said = [line for line in _said(timeline) if not line.startswith("That is pass")]
-    lines += ["", *(f"- {_with_name(line, name)}" for line in said[:3])]
+    sentences = [line for line in _said(timeline) if not line.startswith("That is pass")]
+    lines += ["", *(f"- {_with_name(line, name)}" for line in sentences[:3])]
     lines += ["", f"Confidence in the reading of `{name}` is {timeline.confidence.level}."]
     lines[-1] += f" Events change the time of a launch of `{name}` by {_overhead(timeline)}."
     if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:

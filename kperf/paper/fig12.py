@@ -215,12 +215,12 @@ def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
             )
     for key in sorted({key for run in runs.values() for key in run} - IMPLEMENTATIONS.keys()):
         without["recorded, but registered no longer"].append(key)
-    said = [f"no line for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
+    sentences = [f"no line for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
     for key in sorted(of_other_overrides(runs.values())):
-        said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+        sentences.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
     if len(runs) < len(grid(mode)):
-        said.append(f"{len(runs)} of {len(grid(mode))} workloads: the others are not recorded yet")
-    return said
+        sentences.append(f"{len(runs)} of {len(grid(mode))} workloads: the others are not recorded yet")
+    return sentences
 
 
 def unknown(store: Store, runs: Mapping[Key, Run]) -> list[str]:
@@ -270,11 +270,11 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     points = [point for run in runs.values() for point in run.values()]
     environments, provenance = store.environments_of(points), Provenance.of_records(store, points)
     stamp = provenance.stamp("measured" if measured else "recorded")
-    said = notes(runs, mode)
+    sentences = notes(runs, mode)
     if several := cards.spread_note(runs.values(), environments):
-        said.append(several)
+        sentences.append(several)
     title = (mode.title, stamp)
-    written = plot.draw(runs, environments, title, said, store.folder / mode.stem, in_turn=not mode.paper_mix)
+    written = plot.draw(runs, environments, title, sentences, store.folder / mode.stem, in_turn=not mode.paper_mix)
     console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
     if not mode.paper_mix:
         ratios = [
@@ -287,7 +287,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         power.report_beside(console, PowerStore(store.folder), provenance, causal=mode.causal)
     for sentence in unknown(store, runs):
         console.print(sentence)
-    for sentence in said:
+    for sentence in sentences:
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")

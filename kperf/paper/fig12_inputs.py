@@ -186,20 +186,20 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
         )
     points = [point for run in runs.values() for point in run.values()]
     stamp = Provenance.of_records(store, points).stamp("measured" if measured else "recorded")
-    said = []
+    sentences = []
     if several := cards.spread_note(runs.values(), store.environments()):
-        said.append(several)
+        sentences.append(several)
     if len(runs) < places:
-        said.append(f"{len(runs)} of {places} workloads: the others are not recorded yet")
+        sentences.append(f"{len(runs)} of {places} workloads: the others are not recorded yet")
     title = ("Speed over FA3 by kind of inputs, bfloat16, head_dim 128, 16 heads", stamp)
     there = [key for key in COMPARED if any(key in run for run in runs.values())]
     if lacking := [IMPLEMENTATIONS[key].label for key in COMPARED if key not in there]:
-        said.append(f"no rows for {', '.join(lacking)}: not in the record, `make inputs` measures it")
-    written = plot.draw(runs, there, title, said, store.folder / "fig12_inputs")
+        sentences.append(f"no rows for {', '.join(lacking)}: not in the record, `make inputs` measures it")
+    written = plot.draw(runs, there, title, sentences, store.folder / "fig12_inputs")
     console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))
     if several:
         cards.report(console, store, "fig12_inputs", runs)
-    for sentence in [*said, *without_times(points)]:
+    for sentence in [*sentences, *without_times(points)]:
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")

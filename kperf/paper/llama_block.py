@@ -77,7 +77,7 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
     """
     measure_here = partial(measure, rounds=rounds)
     found = measured_or_recorded(console, results, NAME, ROWS, measure_here, require_gpu=require_gpu)
-    if failed := show(console, found, table, said):
+    if failed := show(console, found, table, sentences):
         raise MeasurementError(f"the block with {failed.implementation} {_PASS[failed.backward]} has no time")
 
 
@@ -194,7 +194,7 @@ def _against_torch(row: BlockRow, rows: Sequence[BlockRow]) -> tuple[str, str]:
     return f"{ratio:.3f} x", f"{low:.3f} to {high:.3f}"
 
 
-def said(rows: Sequence[BlockRow]) -> list[str]:
+def sentences(rows: Sequence[BlockRow]) -> list[str]:
     """What has no time and why, and what had not settled."""
     lines = [
         f"{_label(row.implementation)}, {_PASS[row.backward]}, has no time: {row.message}"

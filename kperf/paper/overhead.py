@@ -38,7 +38,7 @@ def report(console: Console, folder: Path) -> list[Path]:
     console.print(fig13.table(costs, stamp))
     for name, found in choices.items():
         console.print(overhead.table(found, name))
-    for line in fig13.said(folder, costs):
+    for line in fig13.sentences(folder, costs):
         console.print(line)
     written = plot.draw(costs, choices, stamp, folder / "overhead")
     for path in written:

@@ -73,10 +73,10 @@ def report(
         raise UsageError(f"{store.points_path} has no such run: measure it on a Hopper GPU")
     whole = newest_runs(points, causal)
     console.print(table(asked, _stamp(store, asked, measured)))
-    stamp, said = _stamp(store, whole, measured), notes(whole)
-    for sentence in said:
+    stamp, sentences = _stamp(store, whole, measured), notes(whole)
+    for sentence in sentences:
         console.print(sentence)
-    written = plot.draw(whole, stamp, said, store.folder / ("power_causal" if causal else "power"))
+    written = plot.draw(whole, stamp, sentences, store.folder / ("power_causal" if causal else "power"))
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written
@@ -112,13 +112,13 @@ def _stamp(store: PowerStore, runs: Sequence[Sequence[PowerPoint]], measured: Co
 
 def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:
     """What the figure does not show, and what of it is not of the committed overrides: a sentence each."""
-    said = []
+    sentences = []
     there = {point.implementation for run in runs for point in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in FIG12 if key not in there]:
-        said.append(f"no bar for {', '.join(lacking)}: not in these runs")
+        sentences.append(f"no bar for {', '.join(lacking)}: not in these runs")
     for key in sorted(of_other_overrides(runs)):
-        said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
-    return said
+        sentences.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    return sentences
 
 
 def of_other_overrides(runs: Sequence[Sequence[PowerPoint]]) -> set[str]:

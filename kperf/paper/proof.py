@@ -198,7 +198,7 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         console.print(_table(heading, HEAD, map(cells, in_order(part.rows))))
         if made_slower := slower(part.rows):
             console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
-        for line in said(part.rows):
+        for line in sentences(part.rows):
             console.print(line, highlight=False)
 
 
@@ -337,7 +337,7 @@ def markdown(folder: Path, *, held_out: bool) -> str:
     """
     found = recorded_run(folder, held_out=held_out)
     rows = found.rows
-    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(rows)), ""]
+    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in sentences(rows)), ""]
     lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
     if made_slower := slower(rows):
         lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, made_slower)]
@@ -372,7 +372,7 @@ def in_order(rows: Sequence[K]) -> list[K]:
     return sorted(rows, key=lambda row: (get_args(Kind).index(row.kind), row.name))
 
 
-def said(rows: Sequence[ProofRow]) -> list[str]:
+def sentences(rows: Sequence[ProofRow]) -> list[str]:
     """The totals, and by name what misses them."""
     rows = in_order(rows)
     faulty = [row for row in rows if not row.is_clean]

@@ -104,7 +104,7 @@ def run(
         in_children=True,
         command="proof OPTIONS=--beside-ncu",
     )
-    for line in said(newest_of_each(RecordStore(found.folder, NAME, ROWS).points())):
+    for line in sentences(newest_of_each(RecordStore(found.folder, NAME, ROWS).points())):
         console.print(line, highlight=False)
 
 
@@ -215,7 +215,7 @@ def in_words(rule: Rule) -> str:
     return f"{rule.rule} {rule.percent:.0f} % {rule.scope}".rstrip()
 
 
-def said(rows: Sequence[NcuRow]) -> list[str]:
+def sentences(rows: Sequence[NcuRow]) -> list[str]:
     """The totals: how many causes ncu names, what it says of clean kernels, what it could not profile."""
     faulty = [row for row in rows if not row.is_clean and row.rules]
     clean = [row for row in rows if row.is_clean and row.rules]
@@ -278,7 +278,7 @@ def _recorded(folder: Path) -> list[str]:
     ours = {row.name: row for row in found.rows}
     cells = [_cells(row, ours) for row in rows if not row.is_clean]
     beside = f"What kperf found and measured is {found.stamp}."
-    lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in said(rows)), ""]
+    lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in sentences(rows)), ""]
     return [*lines, *md.table(HEAD, cells)]
 
 

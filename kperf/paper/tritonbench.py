@@ -129,7 +129,7 @@ def run(console: Console, results: Path, *, require_gpu: bool) -> None:
     """
     found = measured_or_recorded(console, results, "tritonbench", ROWS, measure, require_gpu=require_gpu)
     console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
+    for line in sentences(found.rows):
         console.print(line)
 
 
@@ -226,7 +226,7 @@ def table(rows: Sequence[ComparedRow], stamp: str) -> Table:
     return made
 
 
-def said(rows: Sequence[ComparedRow]) -> list[str]:
+def sentences(rows: Sequence[ComparedRow]) -> list[str]:
     """How many agree, and by how much the timers differ on the same call of ours."""
     pairs = [row for row in rows if row.off]
     close = [row for row in pairs if abs(statistics.median(row.off)) <= GOAL]

@@ -116,7 +116,7 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
     """
     measure_here = partial(measure, rounds=rounds)
     found = measured_or_recorded(console, results, NAME, ROWS, measure_here, require_gpu=require_gpu)
-    if failed := show(console, found, table, said):
+    if failed := show(console, found, table, sentences):
         raise MeasurementError(f"{_label(failed.implementation)} has no time for {_named(failed)}")
 
 
@@ -249,7 +249,7 @@ def table(rows: Sequence[VarlenRow], stamp: str) -> Table:
     return made
 
 
-def said(rows: Sequence[VarlenRow]) -> list[str]:
+def sentences(rows: Sequence[VarlenRow]) -> list[str]:
     """What has no time and why, and what had not settled."""
     lines = [
         f"{_label(row.implementation)} has no time for {_named(row)}: {row.message}" for row in rows if row.message

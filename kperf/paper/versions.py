@@ -146,8 +146,9 @@ def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
             ended = f"the compiler's process ended with status {process.exitcode}"
         process.kill()
         process.join()
-        said = re.findall(r"^.*(?:LLVM ERROR|Assertion|fatal).*$", errors.read_text(errors="replace"), re.MULTILINE)
-    lost = Attempt("lowered", False, said[0] if said else ended)
+        printed = errors.read_text(errors="replace")
+        fatal = re.search(r"^.*(?:LLVM ERROR|Assertion|fatal).*$", printed, re.MULTILINE)
+    lost = Attempt("lowered", False, fatal[0] if fatal else ended)
     return {name: found.get(name, lost) for name in script.kernels}
 
 

@@ -202,7 +202,7 @@ def summary(folder: Path) -> Summary:
     return Summary(numbers, Provenance.of_timelines([cost.environment for cost in ours]))
 
 
-def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
+def sentences(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
     """What the numbers come to beside the paper's, and beside the goals."""
     means = summary(folder).numbers
     single = [cost.ratio - 1 for cost in costs]

@@ -8,25 +8,25 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 
 @gluon.jit
-def fma_chain(x_ptr, a_ptr, b_ptr, out_ptr, trips, WORK: gl.constexpr):
-    """x <- x a + b, `trips` times the work of `known.fma_ptx`."""
+def fma_chain(x_ptr, a_ptr, b_ptr, out_ptr, iterations, WORK: gl.constexpr):
+    """x <- x a + b, `iterations` times the work of `known.fma_ptx`."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     i = gl.program_id(0) * 128 + gl.arange(0, 128, layout)
     x = gl.load(x_ptr + i)
     a = gl.load(a_ptr + i)
     b = gl.load(b_ptr + i)
-    for _ in range(trips):
+    for _ in range(iterations):
         x = gl.inline_asm_elementwise(WORK, "=f,f,f,f", [x, a, b], dtype=gl.float32, is_pure=False, pack=1)
     gl.store(out_ptr + i, x)
 
 
 @gluon.jit
-def ex2_chains(x_ptr, out_ptr, trips, WORK: gl.constexpr):
+def ex2_chains(x_ptr, out_ptr, iterations, WORK: gl.constexpr):
     """x <- 2^-x, eight chains a thread; `known.ex2_ptx`."""
     layout: gl.constexpr = gl.BlockedLayout([8], [32], [4], [0])
     i = gl.program_id(0) * 1024 + gl.arange(0, 1024, layout)
     x = gl.load(x_ptr + i)
-    for _ in range(trips):
+    for _ in range(iterations):
         x = gl.inline_asm_elementwise(
             WORK,
             "=f,=f,=f,=f,=f,=f,=f,=f,f,f,f,f,f,f,f,f",
@@ -39,18 +39,18 @@ def ex2_chains(x_ptr, out_ptr, trips, WORK: gl.constexpr):
 
 
 @gluon.jit
-def spin(x_ptr, out_ptr, trips, WORK: gl.constexpr):
+def spin(x_ptr, out_ptr, iterations, WORK: gl.constexpr):
     """x <- x + the cycles waited; `known.spin_ptx`."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     i = gl.program_id(0) * 128 + gl.arange(0, 128, layout)
     x = gl.load(x_ptr + i)
-    for _ in range(trips):
+    for _ in range(iterations):
         x = gl.inline_asm_elementwise(WORK, "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
     gl.store(out_ptr + i, x)
 
 
 @gluon.jit
-def products(a_ptr, b_ptr, out_ptr, trips, CALLS: gl.constexpr):
+def products(a_ptr, b_ptr, out_ptr, iterations, CALLS: gl.constexpr):
     """acc += a b, CALLS times a trip; a [64, 64], b [64, 256] in bfloat16."""
     a_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.bfloat16)
     b_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 256], gl.bfloat16)
@@ -65,7 +65,7 @@ def products(a_ptr, b_ptr, out_ptr, trips, CALLS: gl.constexpr):
     b = gl.allocate_shared_memory(gl.bfloat16, [64, 256], b_layout, b_tile)
     fence_async_shared()
     acc = gl.zeros([64, 256], gl.float32, acc_layout)
-    for _ in range(trips):
+    for _ in range(iterations):
         for _call in gl.static_range(CALLS):
             acc = warpgroup_mma(a, b, acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=(acc,))

@@ -21,7 +21,7 @@ from tests.attention.kernels.in_python import Pointer, in_python, program_in_pyt
 from tests.trace.capture import fake_gpu
 
 TILE = 128
-PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
+PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="fake")
 
 
 def attend(_, arguments):

@@ -15,8 +15,8 @@ from kperf.bench.points import PowerStore, Store
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from tests.bench.pretended_gpu import COLD_MS, Gpu
-from tests.bench.test_on_a_pretended_gpu import STATE, WORKLOAD, attention, stand_in
+from tests.bench.fake_gpu import COLD_MS, Gpu
+from tests.bench.test_on_a_fake_gpu import STATE, WORKLOAD, attention, stand_in
 from tests.conftest import environment
 
 

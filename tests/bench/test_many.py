@@ -21,7 +21,7 @@ from kperf.bench.walltime import SweepStore
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
 from kperf.record.device import locked
-from tests.bench.pretended_sweep import GROUPS, KEYS, PLACES, as_a_command, gpus, measure, pretending
+from tests.bench.fake_sweep import GROUPS, KEYS, PLACES, as_a_command, faked, gpus, measure
 from tests.command import kperf
 from tests.processes import has_ended, soon
 
@@ -30,10 +30,10 @@ CONTROL = 640
 
 
 @pytest.fixture
-def pretended(tmp_path):
-    folder = tmp_path / "pretended"
+def fake_gpus(tmp_path):
+    folder = tmp_path / "fake_gpus"
     folder.mkdir()
-    with pretending(folder):
+    with faked(folder):
         yield folder
 
 
@@ -61,7 +61,7 @@ def expected(cards, places=PLACES):
     return {(seq_len, key): count for seq_len, count in each.items() for key in KEYS}
 
 
-def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, pretended):
+def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, fake_gpus):
     kinds = [
         [(sweep, workload.model_copy(update={"inputs": kind})) for kind in ("normal", "x4")]
         for sweep, workload in PLACES
@@ -82,7 +82,7 @@ def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, prete
     assert {key for key, _ in steps} == {kind[0] for kind in kinds}
     # On a card one group is over before the next begins, and its kinds follow each other.
     for card in ("card0", "card1", "card3"):
-        of_it = [line for line in log(pretended) if line[3] == card]
+        of_it = [line for line in log(fake_gpus) if line[3] == card]
         assert len({process for *_, process in of_it}) == 1
         groups = [of_it[n : n + 4] for n in range(0, len(of_it), 4)]
         for group in groups:
@@ -90,19 +90,19 @@ def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, prete
             assert len({line[1] for line in group}) == 1
         assert groups[0][0][1] == CONTROL
     # The dearest come first, for the last to end is short.
-    begun = [line[1] for line in log(pretended) if line[0] == "begin" and line[2] == "normal"]
+    begun = [line[1] for line in log(fake_gpus) if line[0] == "begin" and line[2] == "normal"]
     assert begun[:3] == [CONTROL] * 3
     assert set(begun[3:6]) == {1152, 1024, 896}
     # A point's environment is its card's, and a run is of one card.
     store = Store(tmp_path)
     uuids = {name: environment.gpu_uuid for name, environment in store.environments().items()}
-    measured_on = {(seq_len, inputs, card) for _, seq_len, inputs, card, _ in log(pretended)}
+    measured_on = {(seq_len, inputs, card) for _, seq_len, inputs, card, _ in log(fake_gpus)}
     assert {(p.seq_len, p.inputs, uuids[p.environment]) for p in store.points()} == measured_on
     for run in {p.run for p in store.points()}:
         assert len({p.environment for p in store.points() if p.run == run}) == 1
 
 
-def test_what_is_recorded_on_any_of_the_gpus_is_not_measured_again(tmp_path, pretended):
+def test_what_is_recorded_on_any_of_the_gpus_is_not_measured_again(tmp_path, fake_gpus):
     said = []
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench, GROUPS[3:6])
@@ -118,7 +118,7 @@ def test_what_is_recorded_on_any_of_the_gpus_is_not_measured_again(tmp_path, pre
     assert lines(tmp_path)[128, "fa3"] == 3  # once before, and as the only one it is what compares both
 
 
-def test_the_time_is_kept_beside_that_of_one_gpu(tmp_path, pretended):
+def test_the_time_is_kept_beside_that_of_one_gpu(tmp_path, fake_gpus):
     said = []
     with many.processes(gpus(1)) as bench:
         measure(tmp_path, bench)
@@ -144,83 +144,83 @@ def test_the_time_is_kept_beside_that_of_one_gpu(tmp_path, pretended):
     )
 
 
-def test_a_killed_process_loses_nothing_and_the_others_take_over(tmp_path, pretended):
-    (pretended / "kill-card1").touch()  # as it measures what compares the cards
-    (pretended / "kill-1152").touch()
+def test_a_killed_process_loses_nothing_and_the_others_take_over(tmp_path, fake_gpus):
+    (fake_gpus / "kill-card1").touch()  # as it measures what compares the cards
+    (fake_gpus / "kill-1152").touch()
     said = []
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench, progress=Progress(say=said.append))
     assert lines(tmp_path) == expected(2)
-    assert [line[3] for line in sorted(log(pretended)) if line[:2] == ("end", CONTROL)] == ["card0", "card1"]
-    began = [line for line in log(pretended) if line[:2] == ("begin", 1152)]
+    assert [line[3] for line in sorted(log(fake_gpus)) if line[:2] == ("end", CONTROL)] == ["card0", "card1"]
+    began = [line for line in log(fake_gpus) if line[:2] == ("begin", 1152)]
     assert len({process for *_, process in began}) == 2
     taken_over = [sentence for sentence in said if "takes over" in sentence]
     assert any(sentence.startswith("the process of GPU 1 ended: GPU 1 takes over") for sentence in taken_over)
     assert any("1152" in sentence for sentence in taken_over)
 
 
-def test_a_broken_context_ends_its_process_and_not_the_sweep(tmp_path, pretended):
-    (pretended / "lost-1024").touch()
+def test_a_broken_context_ends_its_process_and_not_the_sweep(tmp_path, fake_gpus):
+    (fake_gpus / "lost-1024").touch()
     said = []
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench, progress=Progress(say=said.append))
     assert lines(tmp_path) == expected(2)
-    broken, again = (line[4] for line in log(pretended) if line[:2] == ("begin", 1024))
+    broken, again = (line[4] for line in log(fake_gpus) if line[:2] == ("begin", 1024))
     assert broken != again
     assert any("broke the GPU's context" in sentence for sentence in said)
 
 
-def test_what_ends_every_process_is_given_up_and_the_others_are_measured(tmp_path, pretended):
-    (pretended / "crash-256").touch()
+def test_what_ends_every_process_is_given_up_and_the_others_are_measured(tmp_path, fake_gpus):
+    (fake_gpus / "crash-256").touch()
     with (
         pytest.raises(MeasurementError, match=r"256.* ended every process that began it; what was recorded is kept"),
         many.processes(gpus(0, 1)) as bench,
     ):
         measure(tmp_path, bench)
     assert lines(tmp_path) == expected(2, [place for place in PLACES if place[1].seq_len != 256])
-    assert sum(line[:2] == ("begin", 256) for line in log(pretended)) == 3
+    assert sum(line[:2] == ("begin", 256) for line in log(fake_gpus)) == 3
 
 
-def test_a_gpu_that_does_not_come_back_is_said_and_the_rest_is_measured(tmp_path, pretended, monkeypatch):
+def test_a_gpu_that_does_not_come_back_is_said_and_the_rest_is_measured(tmp_path, fake_gpus, monkeypatch):
     monkeypatch.setattr(many, "_PATIENCE_S", 0.5)
     monkeypatch.setattr(many, "_POLL_S", 0.1)
     said = []
     with many.processes(gpus(0, 1)) as bench:
-        (pretended / "kill-card1").touch()
-        (pretended / "no-return-card1").touch()
+        (fake_gpus / "kill-card1").touch()
+        (fake_gpus / "no-return-card1").touch()
         measure(tmp_path, bench, progress=Progress(say=said.append))
     assert lines(tmp_path) == expected(1)
     assert "GPU 1 does not come back: what compares it is not measured" in said
 
 
-def test_when_no_gpu_is_left_a_sentence_says_so(tmp_path, pretended, monkeypatch):
+def test_when_no_gpu_is_left_a_sentence_says_so(tmp_path, fake_gpus, monkeypatch):
     monkeypatch.setattr(many, "_PATIENCE_S", 0.5)
     monkeypatch.setattr(many, "_POLL_S", 0.1)
     with many.processes(gpus(0, 1)) as bench:
         for what in ("no-return-card0", "no-return-card1", "kill-1152", "kill-1024"):
-            (pretended / what).touch()
+            (fake_gpus / what).touch()
         with pytest.raises(MeasurementError, match="no process is left on any of the 2 GPUs: what"):
             measure(tmp_path, bench)
     assert len(newest_whole_runs(Store(tmp_path).points(), KEYS)) >= 1  # what compares the cards was
 
 
-def test_a_gpu_that_another_measures_on_is_refused(tmp_path, pretended):
+def test_a_gpu_that_another_measures_on_is_refused(tmp_path, fake_gpus):
     with (
-        locked(pretended / "kperf-gpu-card1.lock", "does"),
+        locked(fake_gpus / "kperf-gpu-card1.lock", "does"),
         pytest.raises(UsageError, match="is measuring on GPU card1: wait for it to end"),
         many.processes(gpus(0, 1)),
     ):
         pass
     with many.processes(gpus(0, 1)):
         for card in ("card0", "card1"):
-            with pytest.raises(UsageError), locked(pretended / f"kperf-gpu-{card}.lock", "does"):
+            with pytest.raises(UsageError), locked(fake_gpus / f"kperf-gpu-{card}.lock", "does"):
                 pass
-    with locked(pretended / "kperf-gpu-card1.lock", "does"):  # given back
+    with locked(fake_gpus / "kperf-gpu-card1.lock", "does"):  # given back
         pass
 
 
-def test_a_gpu_that_cannot_be_used_is_said(tmp_path, pretended):
-    (pretended / "no-return-card1").touch()
+def test_a_gpu_that_cannot_be_used_is_said(tmp_path, fake_gpus):
+    (fake_gpus / "no-return-card1").touch()
     with (
         pytest.raises(MeasurementError, match=r"^GPU 1 cannot be used: RuntimeError: No CUDA GPUs are available$"),
         many.processes(gpus(0, 1)),
@@ -228,13 +228,13 @@ def test_a_gpu_that_cannot_be_used_is_said(tmp_path, pretended):
         pass
 
 
-def test_gpus_that_are_not_alike_are_refused(tmp_path, pretended):
-    (pretended / "driver-card1").touch()
+def test_gpus_that_are_not_alike_are_refused(tmp_path, fake_gpus):
+    (fake_gpus / "driver-card1").touch()
     with pytest.raises(UsageError, match=r"driver of GPU 1 is 999\.9 and of GPU 0 580\.1"), many.processes(gpus(0, 1)):
         pass
 
 
-def test_the_engine_leaves_those_who_measure_alone(pretended):
+def test_the_engine_leaves_those_who_measure_alone(fake_gpus):
     def asked(dask_worker):
         return {
             "threads": dask_worker.state.nthreads,
@@ -261,7 +261,7 @@ def test_the_engine_leaves_those_who_measure_alone(pretended):
     }
 
 
-def test_nobody_else_on_the_machine_can_have_programs_run(pretended):
+def test_nobody_else_on_the_machine_can_have_programs_run(fake_gpus):
     with many.processes(gpus(0)) as bench:
         address = bench._client.scheduler.address
         assert address.startswith("tls://127.0.0.1:")
@@ -272,7 +272,7 @@ def test_nobody_else_on_the_machine_can_have_programs_run(pretended):
             Client(address, security=stranger, timeout=0.5)
 
 
-def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
+def test_gpus_of_hosts_join_a_scheduler(tmp_path, fake_gpus, monkeypatch):
     said = []
     scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
     with SpecCluster({}, scheduler, silence_logs=False) as cluster:
@@ -291,11 +291,11 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
         with many.joined(address) as bench:  # they stayed
             measure(tmp_path, bench, progress=Progress(say=said.append))
         assert lines(tmp_path) == expected(2)
-        (pretended / "slow-card1").touch()  # for minutes
-        before = processes_at_work(pretended)
+        (fake_gpus / "slow-card1").touch()  # for minutes
+        before = processes_at_work(fake_gpus)
         with pytest.raises(KeyboardInterrupt), many.joined(address) as bench:
             measure(tmp_path, bench, fresh=True, progress=Progress(points=interrupt))
-        (pretended / "slow-card1").unlink()
+        (fake_gpus / "slow-card1").unlink()
         assert not any(psutil.pid_exists(process) for process in before)
         with many.joined(address) as bench:  # they are back
             measure(tmp_path, bench, GROUPS[:1], fresh=True)
@@ -312,7 +312,7 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
 
 
 @pytest.mark.usefixtures("unrendered")
-def test_fig12_from_the_command_line(tmp_path, pretended, monkeypatch):
+def test_fig12_from_the_command_line(tmp_path, fake_gpus, monkeypatch):
     machine = SimpleNamespace(gpus=tuple(one.gpu for one in gpus(0, 1, 2)))
     monkeypatch.setattr(spread.device, "why_static", lambda: None)
     monkeypatch.setattr(spread.machine, "probe", lambda: machine)
@@ -336,10 +336,10 @@ def test_fig12_from_the_command_line(tmp_path, pretended, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
-def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
-    (pretended / "slow-card1").touch()
+def test_who_asked_takes_all_processes_along(tmp_path, fake_gpus, how):
+    (fake_gpus / "slow-card1").touch()
     with many._quiet():  # forked from what has imported torch and has no threads
-        asking = get_mp_context().Process(target=as_a_command, args=(pretended, tmp_path))
+        asking = get_mp_context().Process(target=as_a_command, args=(fake_gpus, tmp_path))
         asking.start()
     while lines(tmp_path).total() < 4 or not (tmp_path / "fig12.jsonl").read_bytes().endswith(b"\n"):
         time.sleep(0.05)
@@ -355,7 +355,7 @@ def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
     assert time.monotonic() - begin < 200  # on a busy machine; the workload under way would take longer
     assert asking.exitcode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in (tmp_path / "stderr").read_text()
-    (pretended / "slow-card1").unlink()
+    (fake_gpus / "slow-card1").unlink()
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench)
     assert lines(tmp_path) == expected(2)

@@ -453,10 +453,10 @@ def test_functions_of_torch_cuda_stay_apart():
     import torch
 
     from kperf.arch import SM_90A
-    from kperf.diagnose import pretended
+    from kperf.diagnose import fake_cuda
 
-    with pretended.pretended_cuda(SM_90A):
-        ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == pretended.__name__]
+    with fake_cuda.fake_cuda(SM_90A):
+        ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == fake_cuda.__name__]
     assert len(ours) > 10
     assert len(set(ours)) == len(ours)
 

@@ -21,9 +21,9 @@ from kperf.paper import attention
 from kperf.paper.attention import Shapes
 from kperf.plots import attention as plot
 from kperf.record import device
-from tests.bench.pretended_gpu import COLD_MS, Gpu
-from tests.bench.test_on_a_pretended_gpu import attention as pretended
-from tests.bench.test_on_a_pretended_gpu import differentiable, stand_in
+from tests.bench.fake_gpu import COLD_MS, Gpu
+from tests.bench.test_on_a_fake_gpu import attention as fake
+from tests.bench.test_on_a_fake_gpu import differentiable, stand_in
 from tests.command import kperf
 from tests.conftest import environment, failed, point
 
@@ -88,7 +88,7 @@ def test_on_other_inputs_there_is_no_backward_workload_and_that_is_said():
     assert [workload.backward for _, workload in shapes.places] == [False]
     assert shapes.stem == "attention_local"
     assert any(
-        "backward passes are measured on normal inputs alone" in line for line in attention.said({}, KEYS, shapes)
+        "backward passes are measured on normal inputs alone" in line for line in attention.sentences({}, KEYS, shapes)
     )
     assert Shapes(kv_heads=16).stem == "attention"
 
@@ -224,12 +224,12 @@ def test_bytes_have_three_digits_and_a_unit(number, text):
 
 def test_who_gets_copies_of_the_heads_is_said():
     grouped = replace(SHAPES, kv_heads=4)
-    lines = attention.said(runs_of(grouped), KEYS, grouped)
+    lines = attention.sentences(runs_of(grouped), KEYS, grouped)
     (line,) = [line for line in lines if line.startswith("given k and v of all heads")]
     assert "eager;" in line
     assert "FA" not in line
     for runs, keys, shapes in ((runs_of(), KEYS, SHAPES), (runs_of(grouped), ["fa3", "fa2"], grouped)):
-        assert not any(line.startswith("given") for line in attention.said(runs, keys, shapes))
+        assert not any(line.startswith("given") for line in attention.sentences(runs, keys, shapes))
 
 
 def test_who_computes_forward_only_is_said_in_short():
@@ -239,14 +239,14 @@ def test_who_computes_forward_only_is_said_in_short():
         else run | {"fa3": point.model_copy(update={"message": why})}
         for place, run in runs_of().items()
     }  # fmt: skip
-    lines = attention.said(runs, KEYS, SHAPES)
+    lines = attention.sentences(runs, KEYS, SHAPES)
     assert "FA3: forward only" in lines
     assert not any("backward time of FA3" in line for line in lines)
 
 
 def test_what_is_not_in_the_record_is_said():
     runs = dict(list(runs_of().items())[:2])
-    lines = attention.said(runs, (*KEYS, "flex"), SHAPES)
+    lines = attention.sentences(runs, (*KEYS, "flex"), SHAPES)
     assert "not recorded: compiled flex_attention" in lines
     assert "2 of 4 workloads: the others are not recorded yet" in lines
 
@@ -282,11 +282,11 @@ def test_on_a_gpu_all_that_there_are_are_measured_in_both_directions_recorded_an
     def eager(*operands):
         if operands[0].requires_grad:
             too_large()
-        return pretended(gpu, "eager", 3.0, n_bytes=1 << 30).bind(*operands)
+        return fake(gpu, "eager", 3.0, n_bytes=1 << 30).bind(*operands)
 
     made = {
         "fa2": differentiable(gpu, "fa2"),
-        "fa3": replace(pretended(gpu, "fa3", 0.5, n_bytes=1 << 20), grouped=True),
+        "fa3": replace(fake(gpu, "fa3", 0.5, n_bytes=1 << 20), grouped=True),
         "eager": Implementation("eager", "eager", eager, differentiable=True),
         "xformers": Implementation(
             "xformers", "xFormers", too_large, missing=lambda: "xformers[core] is not installed"

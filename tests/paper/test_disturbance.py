@@ -117,7 +117,7 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         made(kernel="sum", way="sampled", instrumented_ms=2.0, ratio=1.0, recorded=60),
     ]
     assert [row.cost for row in rows] == pytest.approx([0.2, -0.05, 0.03, 0.0, 0.03, 0.0])
-    assert disturbance.said(rows) == [
+    assert disturbance.sentences(rows) == [
         "With all CTAs recorded, events change the time of a launch by 9.3% on average over 3 kernels, 5.0% in the "
         "median and 20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
         "With sampled CTAs recorded (or all CTAs, where a kernel cannot be sampled), events change the time of a "
@@ -160,14 +160,14 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
     used = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
     changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
     sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
-    (line,) = [line for line in disturbance.said([made(**changed), made(**sample)]) if "--ctas auto" in line]
+    (line,) = [line for line in disturbance.sentences([made(**changed), made(**sample)]) if "--ctas auto" in line]
     assert f"reads {reads} of 1 kernels from sampled CTAs" in line
     assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 
 def test_kernels_of_one_name_from_two_scripts_are_two(console):
     rows = [made(origin="liger"), made(origin="unsloth", instrumented_ms=1.7, ratio=0.85)]
-    assert disturbance.said(rows) == [
+    assert disturbance.sentences(rows) == [
         "With all CTAs recorded, events change the time of a launch by 17.5% on average over 2 kernels, 17.5% in the "
         "median and 20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
         "Each change compares the median time of 3 launches with events and of as many launches without events.",

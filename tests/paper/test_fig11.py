@@ -255,7 +255,7 @@ PROVEN = set()
 """The texts that were, with the way in which their records were to be lowered."""
 
 
-def pretend_to_prove(pairs):
+def proven(pairs):
     PROVEN.update((item.text, knobs.compilation.instrumentation_mode) for item, _ in pairs)
 
 
@@ -263,9 +263,9 @@ def pretend_to_prove(pairs):
 def gpu(monkeypatch, tmp_path_factory):
     PROVEN.clear()
     monkeypatch.setattr(fig11, "several", lambda _compile, items: [None] * len(items))
-    monkeypatch.setattr(fig11, "prove_launched", pretend_to_prove)
+    monkeypatch.setattr(fig11, "prove_launched", proven)
     monkeypatch.setattr("kperf.record.device.LOCKS", tmp_path_factory.mktemp("locks"))
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda: SimpleNamespace(uuid="pretended"))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda: SimpleNamespace(uuid="fake"))
     monkeypatch.setattr("kperf.record.device.why_static", lambda: None)
     monkeypatch.setattr("kperf.record.device.gpu_name", lambda: "NVIDIA Test")
     monkeypatch.setattr("kperf.record.device.sm_count", lambda: 132)

@@ -17,7 +17,7 @@ from kperf.record.store import DeviceStates, RecordStore
 from kperf.studies.inductor_program import blocks
 from kperf.studies.interleaved import WrongError, speedup
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.bench.pretended_gpu import COLD_MS, as_an_h200, interleaving
+from tests.bench.fake_gpu import COLD_MS, as_an_h200, interleaving
 from tests.command import kperf
 from tests.conftest import STATE, environment
 
@@ -29,7 +29,7 @@ BACKWARD_MS = 10.0
 
 @pytest.fixture
 def block(monkeypatch, attending_gpu):  # noqa: F811
-    """A small block on the CPU, whose calls take `FORWARD_MS` of a pretended GPU, with a backward pass 10 ms more.
+    """A small block on the CPU, whose calls take `FORWARD_MS` of a fake GPU, with a backward pass 10 ms more.
 
     What is asked of torch.compile is in `compiled`; it compiles where `compiles` is set, which takes a second a block.
     """

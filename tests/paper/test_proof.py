@@ -151,7 +151,7 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 
 
 def test_totals_name_what_misses_them():
-    assert proof.said(ROWS_MADE) == [
+    assert proof.sentences(ROWS_MADE) == [
         "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
         "names 1; neither names the faults of other (spills, kperf reports spills at line 8), silent (spills, exit "
         "status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
@@ -178,7 +178,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
              fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [4.0] * 6}),
         made("tried", finding("tma", 3, "medium", None, [("num_warps=2", 0.5, 0.4)]), kind="clean", fault="", line=0),
     ]  # fmt: skip
-    lines = proof.said(rows)
+    lines = proof.sentences(rows)
     assert (
         "With the advice, 1 kernel becomes at least 10% faster, 1 gains less, and 2 become slower: copied, loses."
         in lines
@@ -204,7 +204,7 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
              fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [1.5] * 6}),
         made("good", kind="clean", fault="", line=0),
     ]  # fmt: skip
-    assert proof.said(rows) == [
+    assert proof.sentences(rows) == [
         "kperf's first or second finding names 1 of 1 fault and its line: the first finding names 1, the second "
         "names 0.",
         "Of 1 clean kernel, 1 has no finding. The severity of a kernel's severest finding is high for 0, medium for 0, "
@@ -222,7 +222,7 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
         writer.append([row.model_copy(update=about) for row in ROWS_MADE])
     lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
     assert lines[0].startswith("Recorded on ")
-    assert lines[2] == f"- {proof.said(ROWS_MADE)[0]}"
+    assert lines[2] == f"- {proof.sentences(ROWS_MADE)[0]}"
     assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
     assert "| other | spills | 7 | - |  |  |  |  |" in lines
     assert any(line.startswith("| third | spills | 7 | 3 |") and "no change was timed |" in line for line in lines)

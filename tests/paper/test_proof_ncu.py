@@ -213,7 +213,7 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path, gpu):
         f"Recorded on NVIDIA {gpu.upper()}, 2026-11-23, ncu 2025.3.1.0. What kperf found and measured is recorded on "
         "NVIDIA H200, 2026-11-23."
     )
-    assert lines[2:6] == [f"- {line}" for line in proof_ncu.said(rows)]
+    assert lines[2:6] == [f"- {line}" for line in proof_ncu.sentences(rows)]
     place = lines.index("| first | spills | 1 | 4.00 x | CPIStall 62 % global |  | no |")
     assert lines[place : place + 3] == [
         "| first | spills | 1 | 4.00 x | CPIStall 62 % global |  | no |",

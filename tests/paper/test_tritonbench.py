@@ -19,8 +19,8 @@ from kperf.paper.tritonbench import ComparedRow, value
 from kperf.record import device
 from kperf.record.store import RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
-from tests.bench.test_on_a_pretended_gpu import attention, stand_in
+from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
+from tests.bench.test_on_a_fake_gpu import attention, stand_in
 from tests.command import kperf
 from tests.conftest import environment
 from tests.integrations.test_tritonbench import OPERATOR, REAL, TRITON_OP

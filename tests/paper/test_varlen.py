@@ -16,7 +16,7 @@ from kperf.paper.varlen import CASES, DENSE, FA3, OURS, TORCH, TOTAL, VarlenRow
 from kperf.record.store import DeviceStates, RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, exact_ragged, ragged_operands
-from tests.bench.pretended_gpu import COLD_MS, as_an_h200, interleaving
+from tests.bench.fake_gpu import COLD_MS, as_an_h200, interleaving
 from tests.command import kperf
 from tests.conftest import STATE, environment
 

@@ -105,11 +105,11 @@ def beside_names(axis):
 
 def test_what_runs_beside_the_warps_is_named_right_of_its_row_and_in_the_legend_if_there_is_too_much(axis):
     few = [bar(0, 10, "QK", track="MMAs"), bar(20, 10, "PV", track="MMAs")]
-    looks = {("MMAs", name): bars.Look("#123456", "black", f"{name} in flight") for name in ("QK", "PV", "other")}
-    shown, _, _ = drawn(axis, few, beside=looks)
+    styles = {("MMAs", name): bars.Style("#123456", "black", f"{name} in flight") for name in ("QK", "PV", "other")}
+    shown, _, _ = drawn(axis, few, beside=styles)
     assert beside_names(axis) == [("QK", pytest.approx(0.2), "#123456"), ("PV", pytest.approx(-0.2), "#123456")]
     assert list(shown) == [bars.IDLE.label]
-    shown, _, _ = drawn(axis, [*few, bar(40, 10, "other", track="MMAs")], beside=looks)
+    shown, _, _ = drawn(axis, [*few, bar(40, 10, "other", track="MMAs")], beside=styles)
     assert {"QK in flight", "PV in flight", "other in flight"} <= set(shown)
 
 
@@ -118,8 +118,8 @@ def test_names_beside_a_row_are_from_above_as_their_bars_end_at_the_right_edge(a
     loads = [bar(0, 10, "K", track="loads"), bar(5, 30, "V", track="loads"), bar(12, 88, "V", track="loads"),
              bar(40, 60, "K", track="loads")]  # fmt: skip
     assert bars._lanes(loads) == [0, 1, 0, 1]
-    looks = {("loads", "K"): bars.Look("#009e73", "black", "K"), ("loads", "V"): bars.Look("#a6dcc8", "black", "V")}
-    drawn(axis, loads, beside=looks)
+    styles = {("loads", "K"): bars.Style("#009e73", "black", "K"), ("loads", "V"): bars.Style("#a6dcc8", "black", "V")}
+    drawn(axis, loads, beside=styles)
     assert beside_names(axis) == [("V", pytest.approx(0.2), "#a6dcc8"), ("K", pytest.approx(-0.2), "#009e73")]
     name_of_v = axis.texts[1]
     assert name_of_v.get_color() == readable("#a6dcc8") != "#a6dcc8"

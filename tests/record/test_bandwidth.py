@@ -35,7 +35,7 @@ def gpu(monkeypatch):
             assert source.size == self.size == 256 << 20
             now[0] += next(taking)
 
-    pretended = SimpleNamespace(
+    fake = SimpleNamespace(
         empty=lambda size, dtype, device: Tensor(size),
         empty_like=lambda tensor: Tensor(tensor.size),
         uint8=torch.uint8,
@@ -43,12 +43,12 @@ def gpu(monkeypatch):
         cuda=SimpleNamespace(Event=Event),
     )
     clocks = {bandwidth.pynvml.NVML_CLOCK_MEM: 3201}
-    monkeypatch.setattr(bandwidth, "torch", pretended)
+    monkeypatch.setattr(bandwidth, "torch", fake)
     monkeypatch.setattr(bandwidth, "nvml_handle", lambda: None)
     monkeypatch.setattr(bandwidth.pynvml, "nvmlDeviceGetMaxClockInfo", lambda handle, which: clocks[which])
     monkeypatch.setattr(bandwidth.pynvml, "nvmlDeviceGetMemoryBusWidth", lambda handle: 6144)
     bandwidth.measure.cache_clear()
-    yield pretended
+    yield fake
     bandwidth.measure.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""An AMD GPU, pretended: what is asked of torch and AMD SMI there ends in the same records as NVML's answers."""
+"""A fake AMD GPU: what is asked of torch and AMD SMI there ends in the same records as NVML's answers."""
 
 import sys
 from types import SimpleNamespace

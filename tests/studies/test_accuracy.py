@@ -28,10 +28,10 @@ from tests.pages import PAGES
 from tests.trace.capture import fake_gpu
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
-FMA = {"x_ptr": "*fp32", "a_ptr": "*fp32", "b_ptr": "*fp32", "out_ptr": "*fp32", "trips": "i32", "WORK": "constexpr"}
-EX2 = {"x_ptr": "*fp32", "out_ptr": "*fp32", "trips": "i32", "WORK": "constexpr"}
+EX2 = {"x_ptr": "*fp32", "out_ptr": "*fp32", "iterations": "i32", "WORK": "constexpr"}
+FMA = {"x_ptr": "*fp32", "a_ptr": "*fp32", "b_ptr": "*fp32"} | EX2
 SPIN = EX2 | {"x_ptr": "*i32", "out_ptr": "*i32"}
-PRODUCTS = {"a_ptr": "*bf16", "b_ptr": "*bf16", "out_ptr": "*fp32", "trips": "i32", "CALLS": "constexpr"}
+PRODUCTS = {"a_ptr": "*bf16", "b_ptr": "*bf16", "out_ptr": "*fp32", "iterations": "i32", "CALLS": "constexpr"}
 
 
 def region(instruction, known_cycles, measured, steps=1):

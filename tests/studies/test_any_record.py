@@ -59,17 +59,17 @@ def _inductor(rows):
 
 def _tritonbench(rows):
     tritonbench.table(rows, "s")
-    tritonbench.said(rows)
+    tritonbench.sentences(rows)
 
 
 def _llama(rows):
     llama_block.table(rows, "s")
-    llama_block.said(rows)
+    llama_block.sentences(rows)
 
 
 def _varlen(rows):
     varlen.table(rows, "s")
-    varlen.said(rows)
+    varlen.sentences(rows)
 
 
 WITHOUT_TIME = {"status": "failed", "samples_ms": [], "places": [], "ceiling_ms": [], "device_states": []}

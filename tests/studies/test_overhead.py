@@ -62,7 +62,7 @@ def test_the_mean_of_the_papers_four_kernels_is_theirs_alone(folder):
     found = fig13.summary(folder).numbers
     assert found["fig13 mean"] == pytest.approx(0.08)
     assert found["fig13 worst"] == pytest.approx(0.20)
-    said = fig13.said(folder, fig13.kernel_costs(folder))
+    said = fig13.sentences(folder, fig13.kernel_costs(folder))
     assert "8.0% on average, 20.0% at most, where the paper has 8.2% and below 15%" in said[0]
     assert "tracing costs 46.4% on average over 5 kernels" in said[1]  # (2 + 4 + 6 + 20 + 200) / 5
     assert "200.0% at most (layer_norm)" in said[1]
@@ -87,7 +87,7 @@ def test_several_passes_are_held_to_their_own_goal_by_the_costliest(folder):
     assert (costs["vanilla"].ratio, costs["improved"].ratio) == (pytest.approx(1.5), pytest.approx(1.4))
     assert costs["vanilla"].several_in_words == "2: +0.0% to +2.0%"
     assert costs["improved"].several_in_words == "3: -10.0% to +5.0%"
-    said = fig13.said(folder, list(costs.values()))
+    said = fig13.sentences(folder, list(costs.values()))
     (dear, apart) = re.search("costs more than 3% in (.*); those of (.*) do not make", said[-1]).groups()
     assert ("improved (5.0%)" in dear, "vanilla (" in dear) == (True, False)
     assert ("improved" in apart.split(", "), "vanilla" in apart) == (True, False)

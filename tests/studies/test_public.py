@@ -13,7 +13,7 @@ from kperf.record.store import RecordStore
 from kperf.studies import public
 from kperf.studies.public import ROWS
 from kperf.trace.analyze.finding import Finding
-from tests.bench.pretended_gpu import COLD_MS, Gpu
+from tests.bench.fake_gpu import COLD_MS, Gpu
 from tests.conftest import environment
 from tests.trace.capture import fake_gpu
 

@@ -20,7 +20,7 @@ from kperf.record.store import RecordStore
 from kperf.studies import hatchet, kernels, ncu, operations, timers
 from kperf.studies.operations import OPERATIONS, N
 from kperf.studies.timers import REFERENCE, TIMERS, TimerRow
-from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
+from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}

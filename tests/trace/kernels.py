@@ -232,9 +232,9 @@ store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
 
 @gluon.jit
 def _load_tiles(
-    a_desc, b_desc, a_ring, b_ring, full, empty, row, column, trips, BK: gl.constexpr, STAGES: gl.constexpr
+    a_desc, b_desc, a_ring, b_ring, full, empty, row, column, iterations, BK: gl.constexpr, STAGES: gl.constexpr
 ):
-    for k in range(trips):
+    for k in range(iterations):
         stage = k % STAGES
         mbarrier.wait(empty.index(stage), (k // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), a_desc.block_type.nbytes + b_desc.block_type.nbytes)
@@ -244,11 +244,21 @@ def _load_tiles(
 
 @gluon.jit
 def _multiply_tiles(
-    c_desc, a_ring, b_ring, full, empty, row, column, trips, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr
+    c_desc,
+    a_ring,
+    b_ring,
+    full,
+    empty,
+    row,
+    column,
+    iterations,
+    BM: gl.constexpr,
+    BN: gl.constexpr,
+    STAGES: gl.constexpr,
 ):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     acc = gl.zeros([BM, BN], gl.float32, layout)
-    for k in range(trips):
+    for k in range(iterations):
         stage = k % STAGES
         mbarrier.wait(full.index(stage), k // STAGES & 1)
         acc = warpgroup_mma(a_ring.index(stage), b_ring.index(stage), acc, is_async=True)

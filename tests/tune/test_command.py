@@ -22,7 +22,7 @@ from kperf.tune import command, records, tables
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies, summary
 from kperf.tune.space import DEFAULT, SPACES, Judged, Needs
 from tests.command import kperf
-from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
+from tests.tune.fake import OTHERS, SHAPE, SPACE, FakeSearch, milliseconds
 
 BEST = min(SPACE, key=milliseconds)
 
@@ -47,7 +47,7 @@ def recorded(folders) -> list[Study]:
 
 def test_all_of_it(folders, monkeypatch):
     wrong = {sorted(SPACE, key=milliseconds)[1]}
-    Pretended(monkeypatch, wrong=wrong)
+    FakeSearch(monkeypatch, wrong=wrong)
     done = tune(folders, "--exhaustive", "--trials", "12")
     assert done.returncode == 0, done.stderr
     (study,) = recorded(folders)
@@ -90,8 +90,8 @@ def test_all_of_it(folders, monkeypatch):
 
 
 def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):
-    pretended = Pretended(monkeypatch)
-    pretended.gpu.slowdown = lambda now_ms: 1.5 if now_ms > 20_000 else 1.0
+    fake = FakeSearch(monkeypatch)
+    fake.gpu.slowdown = lambda now_ms: 1.5 if now_ms > 20_000 else 1.0
     assert tune(folders, "--exhaustive", "--trials", "4").returncode == 0
     (study,) = recorded(folders)
     assert study.chosen == BEST
@@ -102,12 +102,12 @@ def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):
 
 
 def test_run_again_it_times_nothing_and_fresh_all_anew(folders, monkeypatch):
-    pretended = Pretended(monkeypatch)
+    fake = FakeSearch(monkeypatch)
     first = tune(folders, "--trials", "5")
-    before, timed = recorded(folders)[0].rows, len(pretended.timed)
+    before, timed = recorded(folders)[0].rows, len(fake.timed)
     again = tune(folders, "--trials", "5")
     assert again.returncode == 0
-    assert (recorded(folders)[0].rows, len(pretended.timed)) == (before, timed)
+    assert (recorded(folders)[0].rows, len(fake.timed)) == (before, timed)
     assert first.stdout.replace("measured", "") == again.stdout.replace("measured", "")
     assert tune(folders, "--trials", "7").returncode == 0  # two more
     assert recorded(folders)[0].rows[: len(before)] == before
@@ -127,7 +127,7 @@ def tune_until(last, folders):
         if len(bound) == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Pretended(pytest.MonkeyPatch(), on_bind=on_bind)
+    FakeSearch(pytest.MonkeyPatch(), on_bind=on_bind)
     tune(folders, "--trials", "12")
 
 
@@ -140,18 +140,18 @@ def test_killed_it_goes_on_and_no_trial_is_lost_or_done_twice(folders, monkeypat
     (study,) = recorded(folders)
     before = study.rows
     assert len(before) == len(study.tried("search")) == killed_at - 1  # the one that ran is all that is lost
-    pretended = Pretended(monkeypatch)
+    fake = FakeSearch(monkeypatch)
     assert tune(folders, "--trials", "12").returncode == 0
     (study,) = recorded(folders)
     assert list(study.rows[: len(before)]) == list(before)
     searched = [row.config for row in study.rows if row.part == "search"]
     assert len(searched) == len(set(searched)) == 12
-    assert not {row.config for row in before} & set(pretended.timed[: 12 - len(before)])
+    assert not {row.config for row in before} & set(fake.timed[: 12 - len(before)])
     assert study.chosen is not None
 
 
 def test_another_size_begins_with_what_was_best_for_the_nearest(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     assert tune(folders, "--exhaustive", "--trials", "3").returncode == 0
     assert tune(folders, "--trials", "3", seq_len="256").returncode == 0
     small, large = recorded(folders)
@@ -161,16 +161,16 @@ def test_another_size_begins_with_what_was_best_for_the_nearest(folders, monkeyp
 
 
 def test_a_broken_file_of_configurations_is_said_before_anything_is_timed(folders, monkeypatch):
-    pretended = Pretended(monkeypatch)
+    fake = FakeSearch(monkeypatch)
     (folders[1] / "sm_90a-MHA-DEFAULT.json").write_text("{")
     done = tune(folders)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is no file of configurations" in done.stderr
-    assert not pretended.timed
+    assert not fake.timed
 
 
 def test_where_nothing_is_right_it_fails_in_one_sentence(folders, monkeypatch):
-    Pretended(monkeypatch, wrong=set(SPACE))
+    FakeSearch(monkeypatch, wrong=set(SPACE))
     done = tune(folders, "--trials", "3")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "none of the configurations tried is right" in done.stderr
@@ -178,7 +178,7 @@ def test_where_nothing_is_right_it_fails_in_one_sentence(folders, monkeypatch):
 
 
 def test_where_compiling_leaves_nothing_it_fails_in_one_sentence(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     monkeypatch.setattr(command, "prune", lambda *_, **__: [Judged(one, None, "spills") for one in SPACE])
     done = tune(folders)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
@@ -192,7 +192,7 @@ def test_rows_that_are_none_are_one_sentence(folders, words):
 
 
 def test_an_architecture_that_is_not_tuned_is_one_sentence(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     monkeypatch.setattr(configs, "architecture", lambda: "sm_100a")
     done = tune(folders)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -214,7 +214,7 @@ def test_without_a_gpu_it_prunes_for_both_and_says_that_nothing_was_timed(folder
 
 def test_without_a_gpu_what_is_recorded_is_shown_and_drawn(folders, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
-        Pretended(patch)
+        FakeSearch(patch)
         measured = tune(folders, "--trials", "4")
     machine = {key: SimpleNamespace(label=key) for key in OTHERS}
     monkeypatch.setattr(tables, "IMPLEMENTATIONS", machine)
@@ -228,7 +228,7 @@ def test_without_a_gpu_what_is_recorded_is_shown_and_drawn(folders, monkeypatch)
 
 
 def test_a_row_that_contradicts_itself_is_refused(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     assert tune(folders, "--trials", "1").returncode == 0
     path = folders[0] / "h200" / "tune.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -246,7 +246,7 @@ def test_before_tuning_is_the_reports_default():
 
 
 def test_the_comparisons_times_are_its_own(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     tune(folders, "--trials", "3")
     comparison = recorded(folders)[0].comparison
     assert all(isinstance(point, MeasuredPoint) for point in comparison.values())
@@ -261,16 +261,16 @@ def test_a_trial_that_breaks_the_gpu_is_recorded_and_left_out_by_the_next_run(fo
         if len(broken) == 3:
             raise torch.AcceleratorError("illegal memory access")
 
-    pretended = Pretended(monkeypatch, on_bind=on_bind)
+    fake = FakeSearch(monkeypatch, on_bind=on_bind)
     done = tune(folders, "--trials", "5")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "broke the GPU's context" in done.stderr
     (study,) = recorded(folders)
     assert [row.point.status for row in study.rows] == ["ok", "ok", "failed"]
     assert study.rows[-1].config == broken[2]
-    before = len(pretended.timed)
+    before = len(fake.timed)
     assert tune(folders, "--trials", "5").returncode == 0
-    assert broken[2] not in pretended.timed[before:]
+    assert broken[2] not in fake.timed[before:]
     assert len(recorded(folders)[0].tried("search")) == 5
 
 
@@ -286,7 +286,7 @@ def test_what_breaks_the_gpu_among_others_is_recorded_and_the_next_run_goes_past
     search = ("--trials", "1", "--exhaustive")
     monkeypatch.setattr(command, "next_trial", lambda *_, **__: SPACE[0])
     monkeypatch.setattr(command, "BATCH", len(SPACE))
-    Pretended(monkeypatch, on_bind=on_bind)
+    FakeSearch(monkeypatch, on_bind=on_bind)
     done = tune(folders, *search)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"{breaking}" in done.stderr
@@ -300,16 +300,16 @@ def test_what_breaks_the_gpu_among_others_is_recorded_and_the_next_run_goes_past
 
 
 def test_configurations_that_cannot_be_written_are_said_before_anything_is_timed(folders, monkeypatch):
-    pretended = Pretended(monkeypatch)
+    fake = FakeSearch(monkeypatch)
     monkeypatch.setenv(configs.FOLDER, "/proc/configs")
     done = tune(folders)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "set KPERF_TRITON_CONFIGS to a folder that you can write" in done.stderr
-    assert not pretended.timed
+    assert not fake.timed
 
 
 def test_the_claims_are_of_the_whole_experiment_and_its_worst_seq_len(folders, monkeypatch):
-    Pretended(monkeypatch)
+    FakeSearch(monkeypatch)
     names = random.Random(1)  # the study's is the search's seed: two trials of this one do not find the best
     monkeypatch.setattr(command, "secrets", SimpleNamespace(token_hex=lambda size: names.randbytes(size).hex()))
     assert tune(folders, "--exhaustive", "--trials", "2").returncode == 0

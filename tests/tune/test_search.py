@@ -16,7 +16,7 @@ from kperf.tune.records import GOAL
 from kperf.tune.search import most_promising, next_trial, propose
 from kperf.tune.space import SPACES, expected
 from tests.tune.compiled import JUDGED, RUNNABLE
-from tests.tune.pretended import SPACE, milliseconds
+from tests.tune.fake import SPACE, milliseconds
 
 TRIALS = 16
 

@@ -167,7 +167,7 @@ def install(locks: Path, monkeypatch=None):
         (device, "why_static", lambda: None),
         (device, "environment", environment),
         (device, "LOCKS", locks),
-        (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
+        (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="fake")),
         (multipass, "own_cache", shared(INSTRUMENTED)),
         (instrumented, "own_cache", shared(INSTRUMENTED)),
         (sampling, "own_cache", shared(INSTRUMENTED)),

@@ -694,7 +694,7 @@ def test_beside_another_that_measures_nothing_is_traced_and_the_script_goes_on(t
         status, _, out = trace(GEMM + "run(3)")
     assert status == 2
     assert launched("gemm") == [False] * 3
-    assert "is measuring on GPU pretended: wait for it to end" in capsys.readouterr().err
+    assert "is measuring on GPU fake: wait for it to end" in capsys.readouterr().err
     assert list(out.iterdir()) == []
     with another_that_measures():
         assert trace(GEMM + "run(3)", listing=True)[0] == 0
@@ -703,7 +703,7 @@ def test_beside_another_that_measures_nothing_is_traced_and_the_script_goes_on(t
 def test_a_trace_that_waits_runs_the_script_when_the_gpu_is_given_back(trace):
     with another_that_measures() as holder:
         Timer(0.2, holder.kill).start()
-        script = "from kperf.record import device; assert device._ours == {'pretended'}\n" + GEMM + "run(3)"
+        script = "from kperf.record import device; assert device._ours == {'fake'}\n" + GEMM + "run(3)"
         status, _, out = trace(script, wait=True)
     assert status == 0
     assert launched("gemm") == [True, False, True]
@@ -749,7 +749,7 @@ def test_the_gpu_is_given_back_before_the_pictures(trace, monkeypatch):
 
 
 def test_the_gpu_is_given_back_with_the_scripts_end(trace):
-    script = GEMM + "run(1)\nfrom kperf.record import device; assert device._ours == {'pretended'}"
+    script = GEMM + "run(1)\nfrom kperf.record import device; assert device._ours == {'fake'}"
     assert trace(script)[0] == 0
     with device.exclusive():
         pass

@@ -11,8 +11,8 @@ from kperf.bench.reference import reference
 from kperf.record import device
 from kperf.tune import command, tables
 from kperf.tune.space import Judged, Needs
-from tests.bench.pretended_gpu import Gpu
-from tests.bench.test_on_a_pretended_gpu import attention, stand_in
+from tests.bench.fake_gpu import Gpu
+from tests.bench.test_on_a_fake_gpu import attention, stand_in
 from tests.conftest import environment
 
 SHAPE = ["--batch", "1", "--n-heads", "1", "--head-dim", "64"]
@@ -44,7 +44,7 @@ def milliseconds(config: Config) -> float:
     )
 
 
-class Pretended:
+class FakeSearch:
     """What was launched, by configuration; `wrong`: those whose output is not right."""
 
     def __init__(self, monkeypatch, *, wrong=frozenset(), cost=milliseconds, on_bind=lambda config: None):

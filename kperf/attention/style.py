@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """A colour, any that matplotlib knows, a bar's hatch and a line's marker, which tell apart in grey print too.
 
     The colours in use are Okabe and Ito's, told apart with any colour vision.

@@ -155,7 +155,7 @@ class _Event:
 
 
 @contextmanager
-def pretended_cuda(arch: Arch) -> Iterator[_Compile]:
+def fake_cuda(arch: Arch) -> Iterator[_Compile]:
     """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
     found = offline.properties(arch)
     answers: dict[str, Any] = {

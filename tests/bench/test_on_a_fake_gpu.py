@@ -17,7 +17,7 @@ from kperf.bench.reference import make_inputs, reference, reference_gradients
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import DeviceState, DeviceStates
-from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
+from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
 
 WORKLOAD = Workload(batch=1, heads=2, seq_len=128, head_dim=64)
 STATE = DeviceState(sm_mhz=1500, power_w=600.0, temperature_c=50, throttle=[])

@@ -1,4 +1,4 @@
-"""A small sweep over GPUs that are none (`pretended_process`), asked for by this process or by one of its own."""
+"""A small sweep over GPUs that are none (`fake_process`), asked for by this process or by one of its own."""
 
 import atexit
 import os
@@ -24,12 +24,12 @@ def gpus(*numbers):
     return [Numbered(n, Gpu("NVIDIA H200", (9, 0), mig=False, processes=0, uuid=f"card{n}")) for n in numbers]
 
 
-def pretending(folder):
-    many._IMPORTED_ONCE = ["kperf.bench.many", "tests.bench.pretended_process"]  # or each would import torch
+def faked(folder):
+    many._IMPORTED_ONCE = ["kperf.bench.many", "tests.bench.fake_process"]  # or each would import torch
     return dask.config.set(
         {
             "distributed.nanny.environ": {"KPERF_PRETENDED": str(folder)},
-            "distributed.worker.preload": ["tests.bench.pretended_process"],
+            "distributed.worker.preload": ["tests.bench.fake_process"],
         }
     )
 
@@ -45,7 +45,7 @@ def as_a_command(folder: Path, results: Path) -> None:
     with (results / "stderr").open("w") as stderr:
         os.dup2(stderr.fileno(), 2)
     try:
-        with pretending(folder), many.processes(gpus(0, 1)) as bench:
+        with faked(folder), many.processes(gpus(0, 1)) as bench:
             measure(results, bench)
     except KeyboardInterrupt:
         sys.exit(130)
