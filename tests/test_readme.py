@@ -57,13 +57,14 @@ def test_what_all_advice_gave_is_that_of_the_record():
     )
     named, named_of_known = (sum((row.rank or 3) <= 2 for row in some) for some in (held_out, known))
     assert said(f"finding named the fault of {named} of {len(held_out)} held-out kernels, which were written without")
-    assert said(f"finding named the fault of {named_of_known} of {len(known)} kernels whose faults kperf's rules look for.")
+    looked_for = f"{len(known)} kernels whose faults kperf's rules look for"
+    assert said(f"finding named the fault of {named_of_known} of {looked_for}.")
     gains = [row.gain for row in known if row.gain is not None]
     faster = sum(gain.speedup >= 1.1 for gain in gains)
     slower = sum(gain.speedup < 0.99 for gain in gains)
     by_hand = sum(gain.by == "a fixed copy" for gain in gains)
-    assert said(f"Advised changes were timed on {len(gains)} of the {len(known)} kernels whose faults kperf's rules look for:")
-    assert said(f"look for: {faster} kernels become at least 10 % faster, and {slower} become slower.")
+    faster_and_slower = f"{faster} kernels become at least 10 % faster, and {slower} become slower."
+    assert said(f"Advised changes were timed on {len(gains)} of the {looked_for}: {faster_and_slower}")
     assert said(
         f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; {by_hand} kernels were changed by hand."
     )
@@ -105,7 +106,8 @@ def test_the_score_of_the_paper_is_that_of_the_claims():
         for gpu in ("h200", "h100-80gb-hbm3")
     ]
     hidden = [f"{arithmetic.under_any_mmas:.0f} of {arithmetic.cycles:.0f}" for arithmetic in found]
-    assert said('Improved hides ...": {} cycles on an H200, {} on an H100), vanilla less than half'.format(*hidden))
+    words = 'Improved hides ...": {} cycles on an H200, {} on an H100), vanilla hides less than half'
+    assert said(words.format(*hidden))
     assert said('"Triton-FA3 hides ...": {}, and {})'.format(*hidden[2:]))
     for gpu, words in (("h200", "on an H200"), ("h100-80gb-hbm3", "on an H100")):
         costs = sorted(cost.ratio - 1 for cost in fig13.kernel_costs(RECORDED / gpu))[-3:]
