@@ -57,15 +57,16 @@ def test_what_all_advice_gave_is_that_of_the_record():
     )
     named, named_of_known = (sum((row.rank or 3) <= 2 for row in some) for some in (held_out, known))
     assert said(f"finding named the fault of {named} of {len(held_out)} held-out kernels, which were written without")
-    assert said(f"finding named the fault of {named_of_known} of {len(known)} kernels that the rules know.")
+    looked_for = f"{len(known)} kernels whose faults kperf's rules look for"
+    assert said(f"finding named the fault of {named_of_known} of {looked_for}.")
     gains = [row.gain for row in known if row.gain is not None]
     faster = sum(gain.speedup >= 1.1 for gain in gains)
     slower = sum(gain.speedup < 0.99 for gain in gains)
     by_hand = sum(gain.by == "a fixed copy" for gain in gains)
-    assert said(f"Advised changes were timed on {len(gains)} of these {len(known)} kernels: {faster} kernels become at")
-    assert said(f"at least 10 % faster, and {slower} become slower.")
+    faster_and_slower = f"{faster} kernels become at least 10 % faster, and {slower} become slower."
+    assert said(f"Advised changes were timed on {len(gains)} of the {looked_for}: {faster_and_slower}")
     assert said(
-        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; {by_hand} kernels were fixed by hand."
+        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; {by_hand} kernels were changed by hand."
     )
 
 
@@ -81,7 +82,7 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
         r"reads \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst"
-    assert said(f"Over {kernels} kernels on an H200, events change the time of the launch that kperf reads {cost}")
+    assert said(f"Over {kernels} kernels on an H200, events change the time of the launch that a timeline shows {cost}")
 
 
 def test_the_score_of_the_paper_is_that_of_the_claims():
@@ -105,7 +106,8 @@ def test_the_score_of_the_paper_is_that_of_the_claims():
         for gpu in ("h200", "h100-80gb-hbm3")
     ]
     hidden = [f"{arithmetic.under_any_mmas:.0f} of {arithmetic.cycles:.0f}" for arithmetic in found]
-    assert said('Improved hides ...": {} cycles on an H200, {} on an H100), vanilla less than half'.format(*hidden))
+    words = 'Improved hides ...": {} cycles on an H200, {} on an H100), vanilla hides less than half'
+    assert said(words.format(*hidden))
     assert said('"Triton-FA3 hides ...": {}, and {})'.format(*hidden[2:]))
     for gpu, words in (("h200", "on an H200"), ("h100-80gb-hbm3", "on an H100")):
         costs = sorted(cost.ratio - 1 for cost in fig13.kernel_costs(RECORDED / gpu))[-3:]
@@ -150,7 +152,7 @@ def test_the_scores_on_an_h100_are_those_of_its_record():
         assert all(speedup(run, "improved_plus", other) > 1 for run in runs for other in ("fa3", "cudnn"))
         means.append(statistics.geometric_mean(speedup(run, "improved_plus", "fa3") for run in runs))
     score = f"H100 | {means[0]:.3f} | {means[1]:.3f} |"
-    assert said(f"the same comparison with FA3 ([figure](results/h100-80gb-hbm3/fig12.png)) | {score}")
+    assert said(f"geometric mean of [Fig. 12's](results/h100-80gb-hbm3/fig12.png) 16 shapes | {score}")
     assert said(f"geometric mean of Fig. 12's 16 shapes | {score}")
     assert said("All examples, Fig. 11, Fig. 12, `make accuracy` and `make overhead` are recorded on an H100 too")
     of_both = [{path.name for path in one.glob("examples/*.timeline.json")} for one in (folder, RECORDED / "h200")]
