@@ -185,7 +185,7 @@ def _lines(axis: Axes, runs: Sequence[Run], keys: Sequence[str], value: Value) -
         points = [(group, three) for group, run in enumerate(runs) if (three := value(run, key)) is not None]
         if not points:
             continue
-        label, look = label_and_style(key)
+        label, style = label_and_style(key)
         xs, middles = [group for group, _ in points], [three[0] for _, three in points]
         spread = [
             [0.0 if low is None else middle - low for _, (middle, low, _) in points],
@@ -194,11 +194,11 @@ def _lines(axis: Axes, runs: Sequence[Run], keys: Sequence[str], value: Value) -
         compared = any(ours == key for ours, _ in RATIOS)
         axis.errorbar(
             xs, middles, yerr=spread if any(map(any, spread)) else None,
-            label=label, color=readable(look.colour, LINES), marker=look.marker,
+            label=label, color=readable(style.colour, LINES), marker=style.marker,
             markersize=3.5, linewidth=1.6 if compared else 0.8, elinewidth=0.8, capsize=1.5,
             zorder=3 if compared else 2,
         )  # fmt: skip
-        ends.append(LineEnd(label.removeprefix("Triton-FA3 "), xs[-1], middles[-1], look.colour))
+        ends.append(LineEnd(label.removeprefix("Triton-FA3 "), xs[-1], middles[-1], style.colour))
     return ends
 
 
@@ -211,9 +211,9 @@ def _ceiling(axis: Axes, runs: Sequence[Run]) -> list[LineEnd]:
     }
     if not known:
         return []
-    label, look = label_and_style(CUBLAS)
-    axis.plot(list(known), list(known.values()), color=look.colour, linestyle=_DASHES, linewidth=0.8, label=label)
-    return [LineEnd(label, max(known), known[max(known)], look.colour)]
+    label, style = label_and_style(CUBLAS)
+    axis.plot(list(known), list(known.values()), color=style.colour, linestyle=_DASHES, linewidth=0.8, label=label)
+    return [LineEnd(label, max(known), known[max(known)], style.colour)]
 
 
 def _without_a_time(axis: Axes, runs: Sequence[Run], keys: Sequence[str]) -> None:

@@ -90,16 +90,16 @@ def _panel(axis: Axes, name: str, ticks: Sequence[str], values: Sequence[dict[st
         points = [(group, run[key]) for group, run in enumerate(values) if run.get(key)]
         if not points:
             continue
-        label, look = label_and_style(key)
+        label, style = label_and_style(key)
         xs, middles = [group for group, _ in points], [statistics.median(numbers) for _, numbers in points]
         low = [at - min(numbers) for at, (_, numbers) in zip(middles, points, strict=True)]
         high = [max(numbers) - at for at, (_, numbers) in zip(middles, points, strict=True)]
         compared = (key, REFERENCE) in RATIOS
         axis.errorbar(
-            xs, middles, yerr=(low, high), label=label, color=readable(look.colour, LINES), marker=look.marker,
+            xs, middles, yerr=(low, high), label=label, color=readable(style.colour, LINES), marker=style.marker,
             markersize=3.5, linewidth=1.6 if compared else 0.8, elinewidth=0.8, capsize=1.5,
         )  # fmt: skip
-        ends.append(LineEnd(label.removeprefix("Triton-FA3 "), xs[-1], middles[-1], look.colour))
+        ends.append(LineEnd(label.removeprefix("Triton-FA3 "), xs[-1], middles[-1], style.colour))
     axis.set_xticks(range(len(ticks)), ticks)
     axis.set_xlabel("sequence length")
     axis.set_title(name, loc="left", fontsize=SMALL, fontweight="bold")

@@ -85,7 +85,7 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
     keys = [key for key in _KEYS if any(key in run for run in times)]
     width = 0.8 / max(len(keys), 1)
     for index, key in enumerate(keys):
-        look = _OURS[key] if key in _OURS else label_and_style(key)[1]
+        style = _OURS[key] if key in _OURS else label_and_style(key)[1]
         beside = (index - (len(keys) - 1) / 2) * width
         bars = [
             (place + beside, run[base] / run[key])
@@ -93,7 +93,7 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
             if key in run and base is not None
         ]
         xs, heights = [x for x, _ in bars], [height for _, height in bars]
-        axis.bar(xs, heights, width, color=look.colour, hatch=look.hatch, edgecolor="black", lw=0.4, label=label(key))
+        axis.bar(xs, heights, width, color=style.colour, hatch=style.hatch, edgecolor="black", lw=0.4, label=label(key))
         for x, height in bars:
             value_above(axis, x, height, f"{height:.2f}", upright=True)
     axis.set_xticks(range(len(compared)), [compact(study.workload.seq_len) for study in compared])

@@ -45,8 +45,8 @@ def test_the_figure_has_the_papers_and_ours_and_the_comparison_all_but_the_views
 
 
 def test_lines_are_told_apart():
-    looks = [IMPLEMENTATIONS[key].look for key in COMPARED]
-    assert len({(look.colour, look.marker) for look in looks}) == len(looks)
+    styles = [IMPLEMENTATIONS[key].style for key in COMPARED]
+    assert len({(style.colour, style.marker) for style in styles}) == len(styles)
 
 
 ON_CPU = [key for key, item in IMPLEMENTATIONS.items() if item.on_cpu != "neither"]

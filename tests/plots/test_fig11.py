@@ -52,7 +52,7 @@ def test_what_is_less_than_a_cycle_is_not_drawn_and_a_narrow_part_has_no_number(
     assert [text for text, _ in numbers] == ["955", fig11.RATE.label, fig11.BEYOND.label, " 1000\n 2.50 ms"]
     _, bars, numbers, _ = stacked(timeline(1000.0, 1001.0, 954.0))
     assert bars == [(0, 0.0, 954.0), (0, 954.0, 46.0), (0, 1000.0, 1.0)]
-    named = [look.label for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
+    named = [style.label for style in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
     assert [text for text, _ in numbers if text not in named] == ["954", "46", " 1000\n 2.50 ms"]
 
 
@@ -61,7 +61,7 @@ def test_names_of_narrow_parts_do_not_overlap():
     fig11._stacks(axis, [timeline(2111.0, 2399.0, 2048.0)])
     boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
     plt.close(figure)
-    names = [boxes[look.label] for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
+    names = [boxes[style.label] for style in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
     assert all(left.x1 + 4 <= right.x0 for left, right in pairwise(names))
 
 

@@ -95,7 +95,7 @@ def test_speed_over_fa3_comes_first_with_tflops_beside_and_single_calls_last(dra
         assert axis.get_xlabel() == across
 
 
-def test_each_implementation_has_a_line_with_its_numbers_intervals_and_look_and_its_name_at_the_end(drawn):
+def test_each_implementation_has_a_line_with_its_numbers_intervals_and_style_and_its_name_at_the_end(drawn):
     runs = made()
     figure = drawn(runs)
     for sweep, kept in (("seq_len", "batch 16"), ("batch_size", "sequence length 4096")):
@@ -104,17 +104,17 @@ def test_each_implementation_has_a_line_with_its_numbers_intervals_and_look_and_
         speeds = lines(panels(figure)[f"speed over FA3, CUDA graphs; {kept}"])
         assert list(rates) == list(speeds) == [IMPLEMENTATIONS[key].label for key in FIG12]
         for key in FIG12:
-            label, look = IMPLEMENTATIONS[key].label, IMPLEMENTATIONS[key].look
+            label, style = IMPLEMENTATIONS[key].label, IMPLEMENTATIONS[key].style
             colour, marker, heights, whiskers = rates[label]
-            assert (colour, marker) == (readable(look.colour, LINES), look.marker)
+            assert (colour, marker) == (readable(style.colour, LINES), style.marker)
             assert heights == pytest.approx([RATES[key]] * len(places))
             points = [runs[sweep, workload][key] for workload in places]
             assert whiskers == [pytest.approx([p.flops / ms / 1e9 for ms in p.ci95_ms[::-1]]) for p in points]
             assert speeds[label][2] == pytest.approx([SPEEDS[key]] * len(places))
             assert len(speeds[label][3]) == len(places)
             assert all(low <= SPEEDS[key] <= high for low, high in speeds[label][3])
-    looks = [(colour, marker) for colour, marker, *_ in lines(figure.axes[0]).values()]
-    assert len({marker for _, marker in looks}) == len(looks), "told apart in grey"
+    styles = [(colour, marker) for colour, marker, *_ in lines(figure.axes[0]).values()]
+    assert len({marker for _, marker in styles}) == len(styles), "told apart in grey"
     short = [IMPLEMENTATIONS[key].label.removeprefix("Triton-FA3 ") for key in FIG12]
     for axis in figure.axes:
         assert [
