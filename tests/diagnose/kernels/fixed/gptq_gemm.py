@@ -28,19 +28,19 @@ def gptq_gemm(
         # 0x6400 | n is the fp16 number 1024 + n; the zero point is 8
         w = ((nibbles & 0xF) | 0x6400).to(tl.int16).to(tl.float16, bitcast=True) - 1032.0
         scale = tl.load(scale_ptr + (k // BLOCK_K) * N + rn)
-        acc = tl.dot(x, (w * scale[None, :]).to(tl.float16), acc)
+        acc += tl.dot(x, w) * scale[None, :]
     tl.store(y_ptr + rm[:, None] * N + rn[None, :], acc.to(tl.float16))
 
 
 torch.manual_seed(0)
 x = torch.randn(M, K, device="cuda", dtype=torch.float16)
 w = torch.randint(-(2**31), 2**31, (K // 8, N), device="cuda", dtype=torch.int32)
-scale = ((torch.rand(K // GROUP, N, device="cuda") + 0.5) * 0.01).half()
+scale = (torch.rand(K // GROUP, N, device="cuda") + 0.5) * 0.01
 y = torch.empty(M, N, device="cuda", dtype=torch.float16)
 
 gptq_gemm[(N // 64,)](x, w, scale, y, N, K, BLOCK_M=M, BLOCK_N=64, BLOCK_K=GROUP, num_warps=4, num_stages=3)
 
 shifts = torch.arange(8, device="cuda", dtype=torch.int32) * 4
 unpacked = ((w[:, None, :] >> shifts[None, :, None]) & 0xF).reshape(K, N).float() - 8
-want = x.float() @ (unpacked * scale.float().repeat_interleave(GROUP, 0))
+want = x.float() @ (unpacked * scale.repeat_interleave(GROUP, 0))
 torch.testing.assert_close(y.float(), want, rtol=1e-2, atol=3e-2)

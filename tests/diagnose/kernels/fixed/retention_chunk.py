@@ -1,4 +1,4 @@
-"""Output of chunked linear attention with decay: what the carried state gives plus causal attention inside each chunk."""
+"""Output of chunked linear attention with decay: the carried state's part and causal attention in each chunk."""
 
 import torch
 import triton

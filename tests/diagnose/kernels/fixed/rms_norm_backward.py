@@ -13,7 +13,7 @@ def rms_backward(dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, dw_ptr, ROWS, WIDTH: tl
     cols = tl.arange(0, WIDTH)
     w = tl.load(w_ptr + cols).to(tl.float32)
     dw = tl.zeros((WIDTH,), tl.float32)
-    for step in range(tl.program_id(0), ROWS, tl.num_programs(0)):
+    for step in tl.range(tl.program_id(0), ROWS, tl.num_programs(0), num_stages=3):
         row = tl.cast(step, tl.int64)
         rstd = tl.load(rstd_ptr + row)
         dy = tl.load(dy_ptr + row * WIDTH + cols).to(tl.float32)
@@ -33,7 +33,7 @@ rstd = torch.rsqrt(x.float().square().mean(-1) + 1e-6)
 dx = torch.empty_like(x)
 dw = torch.zeros(WIDTH, device="cuda")
 
-rms_backward[(132 * 3,)](dy, x, w, rstd, dx, dw, ROWS, WIDTH=WIDTH, num_warps=8)
+rms_backward[(132 * 2,)](dy, x, w, rstd, dx, dw, ROWS, WIDTH=WIDTH, num_warps=8)
 
 normed = x.float() * rstd[:, None]
 g = dy.float() * w.float()

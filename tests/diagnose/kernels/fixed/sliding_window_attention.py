@@ -103,4 +103,4 @@ gap = pos[:, None] - pos[None, :]
 seen = (gap >= 0) & (gap < WINDOW)
 for b, h in ((0, 0), (B - 1, HEADS - 1)):
     s = (q[b, h].float() @ k[b, h].float().T * D**-0.5).masked_fill(~seen, -float("inf"))
-    torch.testing.assert_close(o[b, h].float(), torch.softmax(s, dim=-1) @ v[b, h].float(), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(o[b, h].float(), torch.softmax(s, dim=-1) @ v[b, h].float(), rtol=2e-2, atol=5e-3)

@@ -1,7 +1,7 @@
 """Walsh-Hadamard transform of rows of 1024 values, as rotation before quantisation.
 
-Fault: the transform is a product with the full 1024 x 1024 matrix. That is 137 GFLOP for 65536 rows, 200 us or more on
-the tensor cores, and the rows are read once for each block of columns; the rows themselves are 268 MB in and out, 81 us.
+Fault: the transform is a product with the full 1024 x 1024 matrix. That is 137 GFLOP for 65536 rows, 200 us and up on
+the tensor cores, and the rows are read once for each block of columns; the rows are 268 MB in and out, 81 us.
 Fix: the matrix is the Kronecker product of two 32 x 32 ones: view a row as 32 x 32 and multiply along both axes, which
 is a sixteenth of the arithmetic, and each row is read once.
 """

@@ -94,4 +94,4 @@ weight = torch.exp2(lse - lse.amax(1, keepdim=True))
 got = (o * weight[..., None]).sum(1) / weight.sum(1)[..., None]
 s = torch.einsum("bhc,bnc->bhn", q.float(), kv.float()) * width**-0.5
 want = torch.einsum("bhn,bnc->bhc", torch.softmax(s, dim=-1), kv[..., :LATENT].float())
-torch.testing.assert_close(got, want, rtol=2e-2, atol=1e-2)
+torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-3)

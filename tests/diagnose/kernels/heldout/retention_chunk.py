@@ -1,4 +1,4 @@
-"""Output of chunked linear attention with decay: what the carried state gives plus causal attention inside each chunk.
+"""Output of chunked linear attention with decay: the carried state's part and causal attention in each chunk.
 
 Fault: the bf16 tiles are converted to fp32 and multiplied with input_precision="ieee", which runs on the FP32 lanes and
 not on the tensor cores. A chunk of 64 positions needs 4.2 MFLOP; 4096 chunks are 17 GFLOP, 350 us or more at the 50

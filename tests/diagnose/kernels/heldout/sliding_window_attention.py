@@ -76,9 +76,9 @@ def window_attention(
     acc = tl.zeros((BLOCK_M, D), tl.float32)
     # left of `inner` the window cuts some rows short; from `first` on the diagonal does
     inner = tl.maximum(first + BLOCK_M - WINDOW, 0)
-    acc, l, m = visit(
+    acc, l, m = visit(  # planted: window-not-skipped
         acc, l, m, q, k_ptrs, v_ptrs, 0, inner, rm, scale, D, WINDOW, BLOCK_N, True
-    )  # planted: window-not-skipped
+    )
     acc, l, m = visit(acc, l, m, q, k_ptrs, v_ptrs, inner, first, rm, scale, D, WINDOW, BLOCK_N, False)
     acc, l, m = visit(acc, l, m, q, k_ptrs, v_ptrs, first, first + BLOCK_M, rm, scale, D, WINDOW, BLOCK_N, True)
     tl.store(o_ptr + base + rm[:, None] * D + rd[None, :], (acc / l[:, None]).to(o_ptr.dtype.element_ty))
@@ -110,4 +110,4 @@ gap = pos[:, None] - pos[None, :]
 seen = (gap >= 0) & (gap < WINDOW)
 for b, h in ((0, 0), (B - 1, HEADS - 1)):
     s = (q[b, h].float() @ k[b, h].float().T * D**-0.5).masked_fill(~seen, -float("inf"))
-    torch.testing.assert_close(o[b, h].float(), torch.softmax(s, dim=-1) @ v[b, h].float(), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(o[b, h].float(), torch.softmax(s, dim=-1) @ v[b, h].float(), rtol=2e-2, atol=5e-3)
