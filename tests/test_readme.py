@@ -76,9 +76,10 @@ def test_the_shown_reading_is_of_the_record():
 
 def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
-    (line,) = (line for line in disturbance.said(rows) if "--ctas auto reads" in line)
+    (line,) = (line for line in disturbance.said(rows) if "--ctas auto takes" in line)
     kernels, mean, middle, worst = re.search(
-        r"reads \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
+        r"timelines of \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst",
+        line,
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst"
     assert said(f"Over {kernels} kernels on an H200, events change the time of the launch that kperf reads {cost}")
