@@ -77,9 +77,10 @@ def test_the_shown_reading_is_of_the_record():
 
 def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
-    (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto reads" in line)
+    (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto takes" in line)
     kernels, mean, middle, worst = re.search(
-        r"reads \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
+        r"timelines of \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst",
+        line,
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst"
     assert said(f"Over {kernels} kernels on an H200, events change the time of the launch that a timeline shows {cost}")
@@ -235,7 +236,7 @@ def test_the_gain_of_a_llama_block_is_that_of_the_record():
     (ours, low, high), (fa3, fa3_low, fa3_high) = gains["improved_plus", False], gains["fa3", False]
     assert max(low, fa3_low) < min(high, fa3_high)
     assert said(f"on an H100 is {ours:.3f} times as fast with Improved+ as with torch's attention.")
-    assert said(f"With FA3 it is {fa3:.3f} times as fast; the intervals of the two speedups overlap.")
+    assert said(f"With FA3 the forward pass is {fa3:.3f} times as fast; the intervals of the two speedups overlap.")
     both = {key: gains[key, True][0] for key in ("improved_plus", "fa3")}
     assert said(f"are {both['improved_plus']:.3f} times as fast with Improved+, and {both['fa3']:.3f} times with FA3.")
 

@@ -5,6 +5,7 @@ times the original and the instrumented kernel in turn; the samples are kept. Th
 the GPU, and wait for it.
 """
 
+import re
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -229,11 +230,11 @@ def markdown(folder: Path) -> str:
     ]
     head = (
         "kernel",
-        "original launch, ms",
+        "time of the original launch, ms",
         "change of its time with all CTAs recorded",
         "what recording all CTAs changes",
         "change of its time with sampled CTAs recorded",
-        "confidence: all, sampled",
+        "confidence with all CTAs recorded, with sampled CTAs recorded",
     )
     return "\n".join([*lines, *md.table(head, table)])
 
@@ -290,9 +291,10 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from sampled CTAs, and "
-        f"{len(read) - count} from all CTAs. Events change the time of the launch that --ctas auto "
-        f"reads by {_mean(read):.1%} on average, "
+        f"By these numbers, --ctas auto makes the timelines of {count} of {len(read)} kernels from a launch with "
+        f"sampled CTAs recorded, and those of {len(read) - count} {agreeing(len(read) - count, 'kernel', 'kernels')} "
+        f"from a launch with all CTAs recorded. Events change the time of the launch that --ctas auto takes by "
+        f"{_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -315,12 +317,12 @@ def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     key = worst.origin, worst.kernel
     left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Way)}
-    means = (f"{_mean(found):.1%} with {way} CTAs" for way, found in left.items() if found)
+    means = (f"{_mean(found):.1%} on average with {way} CTAs recorded" for way, found in left.items() if found)
     before, after = worst.original, worst.instrumented
     return [
-        f"Without {worst.kernel} the average is {', '.join(means)}. Its instrumented kernel has {after.registers} "
-        f"registers and spills {after.spilled_bytes} bytes; the original has {before.registers} registers and spills "
-        f"{before.spilled_bytes} bytes."
+        f"Without {worst.kernel}, events change the time of a launch by {' and by '.join(means)}. The instrumented "
+        f"{worst.kernel} has {after.registers} registers and spills {after.spilled_bytes} bytes; the original "
+        f"{worst.kernel} has {before.registers} registers and spills {before.spilled_bytes} bytes."
     ]
 
 
@@ -336,16 +338,17 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
         lines.append(
-            f"Each change compares the median time of {counts} launches with events and of as many "
-            "launches without events."
+            f"Each change is the median time of {counts} launches with events, compared with the median time of as "
+            "many launches without events."
         )
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"All CTAs of the {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} that cannot be sampled were "
-            f"recorded twice. The two ratios of instrumented to original time of such a kernel differ by "
-            f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
+            f"kperf recorded all CTAs of the {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} that cannot be "
+            "sampled in two runs. The time of a launch with events, divided by the time without events, differs "
+            f"between the two runs of a kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at "
+            "most."
         )
     return lines
 
@@ -353,14 +356,14 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
 def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that events make faster, with the registers that the compiler gave."""
     named = [
-        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs, {one.instrumented.registers} registers instead "
+        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs recorded, {one.instrumented.registers} registers instead "
         f"of {one.original.registers})"
         for one in rows
         if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
     ]
     if not named:
         return []
-    return [f"Kernels that are faster with events, because the compiler makes other code: {', '.join(named)}."]
+    return [f"Kernels that are faster with events, because events change what the compiler makes: {', '.join(named)}."]
 
 
 def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -370,21 +373,27 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
         these = [one for one in rows if one.way == way]
         if these:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
-            met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
+            met = "met" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "not met"
             middle = statistics.median(abs(one.cost) for one in these)
             others = " (or all CTAs, where a kernel cannot be sampled)" if way == "sampled" else ""
             lines.append(
                 f"With {way} CTAs recorded{others}, events change the time of a launch by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). This is {met} the goals: {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst."
+                f"({worst.kernel}). The goals, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are {met}."
             )
     lines += [*_without_the_worst(rows), *_of_samples(rows), *_of_auto(rows), *_noise(rows), *_faster(rows)]
-    whole = [f"{one.kernel} ({_why(one)})" for one in rows if one.why_all]
-    return [*lines, f"kperf could not sample {'; '.join(whole)}."] if whole else lines
+    return lines + [f"kperf could not sample {one.kernel}: {_why(one)}." for one in rows if one.why_all]
 
 
 def _why(row: DisturbanceRow) -> str:
     """Why there is no sample, for a reader who has not seen a kernel that holds both codes."""
-    return row.why_all.replace(
-        "beside the instrumented code its own code", "in a kernel with both codes, the original code"
+    words = row.why_all.replace(
+        "beside the instrumented code its own code",
+        "compiled together with the instrumented code, the original code",
+    )
+    words = re.sub(r", and ((?:at )?\d+) alone$", r", and \1 if it is compiled alone", words)
+    return re.sub(
+        r"^of its (\d+) CTAs a sample has (\d+), and (\d+) are needed$",
+        r"a sample would have \2 of its \1 CTAs, and at least \3 are needed",
+        words,
     )

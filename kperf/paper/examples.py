@@ -283,6 +283,7 @@ _SUBJECTS = (
     ("Loads request", "Loads of {} request"),
     ("Stores request", "Stores of {} request"),
     ("Device memory has to move", "For {} device memory has to move"),
+    ("The SM has", "In {} an SM has"),
     ("The MMAs of all CTAs", "The MMAs of all CTAs of {}"),
     ("The kernel reads", "{} reads"),
     ("The slowest CTA,", "The slowest CTA of {}, number"),
@@ -320,13 +321,15 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
     lines += ["", f"Confidence in the reading of `{name}` is {timeline.confidence.level}."]
     lines[-1] += f" Events change the time of a launch of `{name}` by {_overhead(timeline)}."
     if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:
-        lines += ["", f"*Fix.* The advice of the finding `{advised[0].id}`: {advised[0].advice}."]
+        rule = f"[{advised[0].id}](rules/{advised[0].id}.md)"
+        lines += ["", f"*Fix.* The rule {rule} of `kperf diagnose` reports `{name}`, and advises: {advised[0].advice}."]
     if name in AFTER and (after := timelines.get(AFTER[name][1])):
         before_ms, after_ms = timeline.overhead.launch_ms, after.overhead.launch_ms
         lines += [
             "",
             f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) the same GEMM takes "
-            f"{after_ms:.3f} ms instead of {before_ms:.3f} ms, and is {before_ms / after_ms:.2f} times as fast.",
+            f"{after_ms:.3f} ms instead of {before_ms:.3f} ms on an {timeline.environment.gpu}, and is "
+            f"{before_ms / after_ms:.2f} times as fast.",
         ]
     return "\n".join(lines)
 
@@ -362,4 +365,5 @@ def _costs(timelines: dict[str, Timeline]) -> str:
     most = max(costs, key=lambda name: costs[name])
     mean = statistics.fmean(costs.values())
     count = f"{len(costs)} example{'s' * (len(costs) > 1)}"
-    return f"Over {count}, events make a launch {mean:.1%} slower on average, and at most {costs[most]:.1%} ({most})."
+    worst = f"{costs[most]:.1%} slower at most ({most})"
+    return f"Over {count}, events make a launch {mean:.1%} slower on average, and {worst}."

@@ -34,8 +34,8 @@ BASELINE = "fa3"
 COMPARED = {"improved_plus": "", "improved_plus_views": "views_"}
 """Those whose time can depend on the numbers, and what the names of their numbers in `summary` begin with."""
 _TITLES = {
-    "improved_plus": "speedup of the Improved+ of Fig. 12 on the inputs",
-    "improved_plus_views": "speedup of the Improved+ of the torch operator on the inputs",
+    "improved_plus": "speedup of the Improved+ of Fig. 12 over FA3, on inputs of the kind",
+    "improved_plus_views": "speedup of the Improved+ of the torch operator over FA3, on inputs of the kind",
 }
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 GENTLE: tuple[InputKind, ...] = ("normal", "x2", "x4", "x10", "sink", "ramp", "local")
@@ -156,7 +156,7 @@ def _markdown(runs: dict[Key, Run], key: str) -> str:
         for (_, workload), run in runs.items()
     }
     shapes = list(dict.fromkeys((causal, seq_len) for _, causal, seq_len in ratios))
-    head = [_TITLES[key], *(f"{'causal' if causal else 'no mask'}, {seq_len}" for causal, seq_len in shapes)]
+    head = [_TITLES[key], *(f"{'causal' if causal else 'no mask'}, seq_len {seq_len}" for causal, seq_len in shapes)]
     rows = []
     for kind in KINDS:
         found = [ratios.get((kind, *shape)) for shape in shapes]

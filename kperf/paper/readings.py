@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pydantic import PositiveFloat
 
+from kperf.console import agreeing
 from kperf.diagnose.engine import found_in
 from kperf.record import markdown as md
 from kperf.record.store import Frozen
@@ -120,8 +121,11 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     for version in others:
         count = sum(place.triton == version for place in compared)
         differing = sorted(place.kernel for place in apart if place.triton == version)
-        sentence = f"With Triton {version}, {count - len(differing)} of {count} readings agree with Triton {first}'s"
-        lines += ["", f"{sentence}; all but {', '.join(differing)}." if differing else f"{sentence}."]
+        sentence = (
+            f"On {gpu}, Triton {version} gives the same view and findings as Triton {first} for "
+            f"{count - len(differing)} of {count} {agreeing(count, 'example', 'examples')}"
+        )
+        lines += ["", f"{sentence}; they differ for {', '.join(differing)}." if differing else f"{sentence}."]
     return lines
 
 

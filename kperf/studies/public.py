@@ -231,8 +231,10 @@ def markdown(folder: Path) -> str:
         f"{shown.stamp[0].upper()}{shown.stamp[1:]}.",
         "",
         f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {_came_of(rows)}",
-        f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became faster.",
-        f"- {len(advised)} of the {len(rows)} changes {agreeing(len(advised), 'follows', 'follow')} a finding. "
+        f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became at least "
+        f"{FASTER - 1:.0%} faster.",
+        f"- {len(advised)} of the {len(rows)} changes {agreeing(len(advised), 'follows', 'follow')} a finding of "
+        "`kperf diagnose`. "
         f"{_came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
@@ -268,14 +270,17 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     slower = [row for row in same if is_slower(row)]
     little = [row for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
-        f"{len(gained)} {agreeing(len(gained), 'makes', 'make')} the operator at least {FASTER - 1:.0%} faster"
+        f"{len(gained)} {agreeing(len(gained), 'makes its', 'make their')} operator at least {FASTER - 1:.0%} faster"
         f"{_gains(gained)}",
         f"{len(slower)} {agreeing(len(slower), 'makes', 'make')} it slower{_gains(slower)}",
         f"{len(little)} {agreeing(len(little), 'does', 'do')} neither{_gains(little)}",
     ]
     counts = f"By the 95% intervals of their gains, {', '.join(parts[:2])}, and {parts[2]}."
     different = len(rows) - len(same)
-    return f"{counts} The gain of {different} does not count, because the outputs differ." if different else counts
+    if not different:
+        return counts
+    whose = agreeing(different, "change does not count, because its", "changes does not count, because their")
+    return f"{counts} The gain of {different} {whose} outputs differ."
 
 
 def _gains(rows: Sequence[PublicRow]) -> str:

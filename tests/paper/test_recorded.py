@@ -186,7 +186,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert {workload.causal for _, workload in both} == {False}
     current = override.find("improved_plus", Specialization()).sha256
     assert {run["improved_plus"].override_sha256 for runs in both.values() for run in runs} == {current}
-    assert said(f"They have {len(both)} of the figure's 16 points in common")
+    assert said(f"The two runs have {len(both)} of the figure's 16 points in common")
     values = [re.search(r" (\S+) \(.*then (\S+)", line).groups() for line in again.missed]
     off = [abs(float(second) / float(first) - 1) for first, second in values]
     assert said(f"The {len(off)} ratios outside of the first run's intervals")
@@ -216,7 +216,7 @@ def test_the_pages_say_how_many_rounds_a_record_has():
     kinds = {fewest(Store(store.folder, "fig12_inputs").points()) for store in (STORE, H100)}
     assert said(
         f"have {usual} rounds for Fig. 12 (without a mask and causal) and for `make inputs`. With head_dim 64, and "
-        f"with float16 without a mask, they have {others} rounds on H200s and {longer} on H100s"
+        f"with float16 without a mask, the recorded runs have {others} rounds on H200s and {longer} on H100s"
     )
     assert kinds == {of_figure(H100, MODES[5])} == {usual}
 
@@ -375,7 +375,7 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
         f"In {len(within)} of the {len(off)} pairs the TFLOPS through tritonbench and those of the direct call differ "
-        f"by at most 3 %. In the four pairs at 8 x 8192 they differ by at most {max(map(abs, off[:4])):.1%}"[:-1]
+        f"by at most 3 %. In the four pairs at 8 x 8192 the TFLOPS differ by at most {max(map(abs, off[:4])):.1%}"[:-1]
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]

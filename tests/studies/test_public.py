@@ -144,13 +144,13 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     lines = public.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
-        "- 7 changes were timed. By the 95% intervals of their gains, 3 make the operator at least 10% faster (1.25 "
-        "to 2.00 x), 1 makes it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). The gain of 1 does not count, "
-        "because the outputs differ.",
-        "- `kperf diagnose` reports a finding on 1 of the 3 operators that became faster.",
-        "- 2 of the 7 changes follow a finding. By the 95% intervals of their gains, 1 makes the operator at least 10% "
-        "faster (2.00 x), 0 make it slower, and 0 do neither. The gain of 1 does not count, because the outputs "
-        "differ.",
+        "- 7 changes were timed. By the 95% intervals of their gains, 3 make their operator at least 10% faster "
+        "(1.25 to 2.00 x), 1 makes it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). The gain of 1 change does "
+        "not count, because its outputs differ.",
+        "- `kperf diagnose` reports a finding on 1 of the 3 operators that became at least 10% faster.",
+        "- 2 of the 7 changes follow a finding of `kperf diagnose`. By the 95% intervals of their gains, 1 makes its "
+        "operator at least 10% faster (2.00 x), 0 make it slower, and 0 do neither. The gain of 1 change does not "
+        "count, because its outputs differ.",
     ]
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
         "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"
