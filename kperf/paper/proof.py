@@ -384,7 +384,8 @@ def sentences(rows: Sequence[ProofRow]) -> list[str]:
     faults = agreeing(len(faulty), "fault and its line", "faults and their lines")
     lines = [
         f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} {faults}: the first finding "
-        f"names {ranks[1]}, the second names {ranks[2]}{_named('; neither names the faults of', missed)}.",
+        f"names {ranks[1]}, and the second finding names {ranks[2]}.",
+        *([f"Neither the first nor the second finding names the fault of {', '.join(missed)}."] if missed else []),
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
@@ -399,14 +400,14 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
     found = {row.name: [one for kernel in row.kernels for one in kernel.findings] for row in rows}
     worst = Counter(min((LEVELS.index(one.severity) for one in findings), default=None) for findings in found.values())
     severe = [f"{row.name}: {one.id} at line {one.source.line}" for row in rows for one in row.severe]
-    levels = [f"{level} for {worst[place]}" for place, level in enumerate(LEVELS)]
+    levels = [f"{level} in {worst[place]}" for place, level in enumerate(LEVELS)]
     if severe:
         levels[0] += f" ({', '.join(severe)})"
     tried = sum(any(one.tried for one in findings) for findings in found.values())
     return (
         f"Of {len(rows)} clean {agreeing(len(rows), 'kernel', 'kernels')}, {worst[None]} "
-        f"{agreeing(worst[None], 'has', 'have')} no finding. The severity of a kernel's severest finding is "
-        f"{', '.join(levels)}. A change was timed on {tried or 'none'} of the clean kernels."
+        f"{agreeing(worst[None], 'has', 'have')} no finding. The severest finding of a clean kernel has severity "
+        f"{', '.join(levels)} kernels. A change was timed on {tried or 'none'} of the clean kernels."
     )
 
 
@@ -421,9 +422,9 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     close, inside = count - len(off), count - len(outside)
     return [
         f"{close} of {count} estimated gains ({close / count:.0%}) {agreeing(close, 'differs', 'differ')} from the "
-        f"measured gain by a factor of at most {CLOSE}{_others(off)}.",
+        f"measured gain by a factor of at most {CLOSE}{_named('. The estimate is further off for', off)}.",
         f"{inside} of {count} measured gains {agreeing(inside, 'lies', 'lie')} in the interval of "
-        f"{agreeing(inside, 'its', 'their')} estimate{_others(outside)}.",
+        f"{agreeing(inside, 'its', 'their')} estimate{_named('. The measured gain is outside for', outside)}.",
     ]
 
 
@@ -440,8 +441,9 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     lines = [
         f"The advice was timed on {len(gains)} faulty {agreeing(len(gains), 'kernel', 'kernels')}: `--try` made "
         f"{len(gains) - by_hand} of the changes, and {by_hand} {agreeing(by_hand, 'was', 'were')} made by hand.",
-        f"With the advice, {faster} {agreeing(faster, 'kernel becomes', 'kernels become')} at least {FASTER - 1:.0%} "
-        f"faster, {little} {agreeing(little, 'gains', 'gain')} less, and {len(worse)} "
+        f"With the advised change, {faster} of these {len(gains)} kernels "
+        f"{agreeing(faster, 'becomes', 'become')} at least {FASTER - 1:.0%} faster, {little} "
+        f"{agreeing(little, 'gains', 'gain')} less than {FASTER - 1:.0%}, and {len(worse)} "
         f"{agreeing(len(worse), 'becomes', 'become')} slower{_named(':', worse)}.",
     ]
     if len(gains) > 1:
@@ -460,10 +462,6 @@ def _mean(factors: Sequence[float]) -> float:
 
 def _named(word: str, names: Sequence[str]) -> str:
     return f"{word} {', '.join(names)}" if names else ""
-
-
-def _others(names: Sequence[str]) -> str:
-    return _named(agreeing(len(names), "; the other is that of", "; the others are those of"), names)
 
 
 def _instead(row: ProofRow) -> str:

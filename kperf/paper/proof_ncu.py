@@ -225,9 +225,9 @@ def sentences(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"ncu profiled {len(faulty)} faulty {agreeing(len(faulty), 'kernel', 'kernels')}. In {first} of the "
-            f"{len(faulty)}, one of the {FIRST} rules with the largest estimated speedups names the cause. In "
-            f"{anywhere} of the {len(faulty)}, any rule of ncu names the cause."
+            f"ncu profiled {len(faulty)} faulty {agreeing(len(faulty), 'kernel', 'kernels')}. For {first} of the "
+            f"{len(faulty)}, one of the {FIRST} rules with the largest estimated speedups names the fault. For "
+            f"{anywhere} of the {len(faulty)}, at least one rule of ncu names the fault."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]
@@ -239,8 +239,8 @@ def sentences(rows: Sequence[NcuRow]) -> list[str]:
         with_line = sum(any(rule.names_line for rule in row.rules) for row in (*faulty, *clean))
         took_s = statistics.median(row.took_s for row in (*faulty, *clean))
         lines.append(
-            f"The text of ncu's rules names a line of Python for {with_line or 'none'} of {len(faulty) + len(clean)} "
-            f"kernels. To profile one launch, ncu takes {took_s:.1f} s in the median."
+            f"For {with_line or 'none'} of the {len(faulty) + len(clean)} kernels does the text of ncu's rules name a "
+            f"line of Python. To profile one launch, ncu takes {took_s:.1f} s in the median."
         )
     return [*lines, f"ncu could not profile {', '.join(missing)}."] if missing else lines
 

@@ -39,7 +39,7 @@ starts = torch.zeros(SEQUENCES + 1, device="cuda", dtype=torch.int32)
 starts[1:-1] = cuts
 starts[-1] = TOKENS
 length = starts.diff().long()
-position = torch.arange(TOKENS, device="cuda") - torch.repeat_interleave(starts[:-1].long(), length)
+position = torch.arange(TOKENS, device="cuda") - torch.repeat_interleave(starts[:-1].long(), length, output_size=TOKENS)
 angle = torch.arange(int(length.max()), device="cuda")[:, None] * 1e4 ** (-torch.arange(HALF, device="cuda") / HALF)
 cos, sin = angle.cos(), angle.sin()
 x = torch.randn(TOKENS, HEADS, 2 * HALF, device="cuda", dtype=torch.bfloat16)

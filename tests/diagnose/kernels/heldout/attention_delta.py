@@ -17,9 +17,9 @@ D = 64
 
 @triton.jit
 def attention_delta(o_ptr, do_ptr, delta_ptr, D: tl.constexpr):
-    row = tl.program_id(0)  # planted: row-per-program
+    row = tl.program_id(0)
     at = row * D + tl.arange(0, D)
-    o = tl.load(o_ptr + at).to(tl.float32)
+    o = tl.load(o_ptr + at).to(tl.float32)  # planted: idle-threads
     do = tl.load(do_ptr + at).to(tl.float32)
     tl.store(delta_ptr + row, tl.sum(o * do, axis=0))
 

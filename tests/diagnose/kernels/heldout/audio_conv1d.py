@@ -37,10 +37,11 @@ def conv1d(
     w_ptrs = w_ptr + rk[:, None] * COUT + rc[None, :]
     acc = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
     k = 0
-    while k < 3 * CIN:  # planted: while-loop-not-pipelined
+    while k < 3 * CIN:
         t = rt - (2 - k // CIN) * DILATION
         c = tl.multiple_of(k % CIN, BLOCK_K) + rk
-        x = tl.load(x_ptr + t[:, None] * CIN + c[None, :], mask=t[:, None] >= 0, other=0.0)
+        known = t[:, None] >= 0
+        x = tl.load(x_ptr + t[:, None] * CIN + c[None, :], mask=known, other=0.0)  # planted: loads-not-pipelined
         w = tl.load(w_ptrs + k * COUT)
         acc = tl.dot(x, w, acc)
         k += BLOCK_K

@@ -21,7 +21,7 @@ def bias_dropout(x_ptr, bias_ptr, y_ptr, seed, keep, WIDTH: tl.constexpr, BLOCK:
     lane = tl.arange(0, BLOCK)
     for quarter in tl.static_range(4):
         i = first + quarter * BLOCK + lane
-        u = tl.rand(seed, i)  # planted: philox-every-element
+        u = tl.rand(seed, i)  # planted: random-numbers
         z = tl.load(x_ptr + i).to(tl.float32) + tl.load(bias_ptr + i % WIDTH).to(tl.float32)
         tl.store(y_ptr + i, tl.where(u < keep, z / keep, 0.0).to(tl.bfloat16))
 

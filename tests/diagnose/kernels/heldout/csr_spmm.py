@@ -16,8 +16,8 @@ WIDTH = 64
 
 
 @triton.jit
-def csr_spmm(row_ptr, col_ptr, val_ptr, x_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)  # planted: longest-row-alone
+def csr_spmm(row_ptr, col_ptr, val_ptr, x_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # planted: imbalance
+    row = tl.program_id(0)
     begin = tl.load(row_ptr + row)
     end = tl.load(row_ptr + row + 1)
     cols = tl.arange(0, WIDTH)

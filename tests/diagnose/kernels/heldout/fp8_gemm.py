@@ -47,7 +47,7 @@ def fp8_gemm(
     for k in range(0, K, BLOCK_K):
         a = tl.load(a_ptrs + k)
         b = tl.load(b_ptrs + k)
-        acc += tl.dot(a, b) * a_scale[:, None] * b_scale[None, :]  # planted: scales-in-loop
+        acc += tl.dot(a, b) * a_scale[:, None] * b_scale[None, :]  # planted: wgmma-serialised
     tl.store(c_ptr + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
 
 

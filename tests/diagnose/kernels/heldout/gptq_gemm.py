@@ -27,7 +27,7 @@ def gptq_gemm(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
         x = tl.load(x_ptrs + k)
-        words = tl.load(w_ptr + ((k + rk) // 8)[:, None] * N + rn[None, :])  # planted: packed-words-reloaded
+        words = tl.load(w_ptr + ((k + rk) // 8)[:, None] * N + rn[None, :])  # planted: redundant-load
         nibbles = words >> ((rk % 8) * 4)[:, None]
         # 0x6400 | n is the fp16 number 1024 + n; the zero point is 8
         w = ((nibbles & 0xF) | 0x6400).to(tl.int16).to(tl.float16, bitcast=True) - 1032.0

@@ -15,7 +15,7 @@ LR = 1e-3
 
 @triton.jit
 def lion(p_ptr, m_ptr, g_ptr, partial_ptr, lr, limit, decay, PARTIALS: tl.constexpr, BLOCK: tl.constexpr):
-    total = tl.sum(tl.load(partial_ptr + tl.arange(0, PARTIALS)), axis=0)  # planted: norm-summed-by-every-program
+    total = tl.sum(tl.load(partial_ptr + tl.arange(0, PARTIALS)), axis=0)  # planted: redundant-load
     clip = tl.minimum(limit / tl.sqrt(total), 1.0)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(g_ptr + i).to(tl.float32) * clip

@@ -52,7 +52,7 @@ def mla_step(
     for start in range(split * part, (split + 1) * part, BLOCK_N):
         latent = tl.load(kv_rows + start * width + rc[None, :])
         rope = tl.load(kv_rows + start * width + rr[None, :])
-        s = tl.dot(q_latent, tl.trans(latent))
+        s = tl.dot(q_latent, tl.trans(latent))  # planted: wgmma-unused
         s = tl.dot(q_rope, tl.trans(rope), s) * scale
         m_new = tl.maximum(m, tl.max(s, axis=1))
         alpha = tl.exp2(m - m_new)
@@ -72,7 +72,7 @@ kv = torch.randn(B, LEN, width, device="cuda", dtype=torch.bfloat16)
 o = torch.empty(B, SPLITS, HEADS, LATENT, device="cuda")
 lse = torch.empty(B, SPLITS, HEADS, device="cuda")
 
-BLOCK_H = 16  # planted: head-block-too-small
+BLOCK_H = 16
 mla_step[(HEADS // BLOCK_H, SPLITS, B)](
     q,
     kv,

@@ -32,7 +32,7 @@ def gravity(
     x = tl.load(x_ptr + i)[:, None]
     y = tl.load(y_ptr + i)[:, None]
     z = tl.load(z_ptr + i)[:, None]
-    soft = tl.load(soft_ptr)  # planted: float64-promotion
+    soft = tl.load(soft_ptr)
     ax = tl.zeros((BLOCK_I, BLOCK_J), tl.float32)
     ay = tl.zeros((BLOCK_I, BLOCK_J), tl.float32)
     az = tl.zeros((BLOCK_I, BLOCK_J), tl.float32)
@@ -42,7 +42,7 @@ def gravity(
         dy = tl.load(y_ptr + j)[None, :] - y
         dz = tl.load(z_ptr + j)[None, :] - z
         mass = tl.load(mass_ptr + j)[None, :]
-        inverse = tl.rsqrt(dx * dx + dy * dy + dz * dz + soft * soft)
+        inverse = tl.rsqrt(dx * dx + dy * dy + dz * dz + soft * soft)  # planted: float64
         pull = (mass * inverse * inverse * inverse).to(tl.float32)
         ax += pull * dx
         ay += pull * dy

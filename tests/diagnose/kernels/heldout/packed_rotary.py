@@ -22,7 +22,7 @@ def packed_rotary(
 ):
     token = tl.program_id(0)
     sequence = 0
-    while tl.load(starts_ptr + sequence + 1) <= token:  # planted: linear-search
+    while tl.load(starts_ptr + sequence + 1) <= token:  # planted: scalar-loop
         sequence += 1
     position = token - tl.load(starts_ptr + sequence)
     lane = tl.arange(0, HALF)
@@ -41,7 +41,7 @@ starts = torch.zeros(SEQUENCES + 1, device="cuda", dtype=torch.int32)
 starts[1:-1] = cuts
 starts[-1] = TOKENS
 length = starts.diff().long()
-position = torch.arange(TOKENS, device="cuda") - torch.repeat_interleave(starts[:-1].long(), length)
+position = torch.arange(TOKENS, device="cuda") - torch.repeat_interleave(starts[:-1].long(), length, output_size=TOKENS)
 angle = torch.arange(int(length.max()), device="cuda")[:, None] * 1e4 ** (-torch.arange(HALF, device="cuda") / HALF)
 cos, sin = angle.cos(), angle.sin()
 x = torch.randn(TOKENS, HEADS, 2 * HALF, device="cuda", dtype=torch.bfloat16)

@@ -26,7 +26,7 @@ def rms_backward(dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, dw_ptr, WIDTH: tl.const
     g = dy * w
     dx = (g - normed * (tl.sum(g * normed, axis=0) / WIDTH)) * rstd
     tl.store(dx_ptr + row * WIDTH + cols, dx.to(tl.bfloat16))
-    tl.atomic_add(dw_ptr + cols, dy * normed, sem="relaxed")  # planted: atomics-every-row
+    tl.atomic_add(dw_ptr + cols, dy * normed, sem="relaxed")  # planted: atomic-contention
 
 
 torch.manual_seed(0)

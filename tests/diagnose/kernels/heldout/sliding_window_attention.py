@@ -34,7 +34,7 @@ def visit(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    for start in range(lo, hi, BLOCK_N):
+    for start in range(lo, hi, BLOCK_N):  # planted: masked-tiles
         k = tl.load(k_ptrs + start * D)
         s = tl.dot(q, k) * scale
         if MASKED:
@@ -76,9 +76,7 @@ def window_attention(
     acc = tl.zeros((BLOCK_M, D), tl.float32)
     # left of `inner` the window cuts some rows short; from `first` on the diagonal does
     inner = tl.maximum(first + BLOCK_M - WINDOW, 0)
-    acc, l, m = visit(  # planted: window-not-skipped
-        acc, l, m, q, k_ptrs, v_ptrs, 0, inner, rm, scale, D, WINDOW, BLOCK_N, True
-    )
+    acc, l, m = visit(acc, l, m, q, k_ptrs, v_ptrs, 0, inner, rm, scale, D, WINDOW, BLOCK_N, True)
     acc, l, m = visit(acc, l, m, q, k_ptrs, v_ptrs, inner, first, rm, scale, D, WINDOW, BLOCK_N, False)
     acc, l, m = visit(acc, l, m, q, k_ptrs, v_ptrs, first, first + BLOCK_M, rm, scale, D, WINDOW, BLOCK_N, True)
     tl.store(o_ptr + base + rm[:, None] * D + rd[None, :], (acc / l[:, None]).to(o_ptr.dtype.element_ty))

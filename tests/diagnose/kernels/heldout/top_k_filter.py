@@ -20,8 +20,8 @@ def top_k_filter(x_ptr, y_ptr, TOP, VOCAB: tl.constexpr):
     i = tl.program_id(0) * VOCAB + tl.arange(0, VOCAB)
     x = tl.load(x_ptr + i)
     left = x
-    for _ in range(TOP - 1):  # planted: maximum-k-times
-        left = tl.where(left == tl.max(left, axis=0), -float("inf"), left)
+    for _ in range(TOP - 1):
+        left = tl.where(left == tl.max(left, axis=0), -float("inf"), left)  # planted: reduction-in-loop
     tl.store(y_ptr + i, tl.where(x >= tl.max(left, axis=0), x, -float("inf")))
 
 

@@ -28,7 +28,7 @@ def window_partition(x_ptr, y_ptr, H, W, C, WINDOW, SHIFT, BLOCK: tl.constexpr):
     dy = pixel // WINDOW % WINDOW
     window = pixel // (WINDOW * WINDOW)
     across = W // WINDOW
-    col = (window % across * WINDOW + dx + SHIFT) % W  # planted: divisions-per-element
+    col = (window % across * WINDOW + dx + SHIFT) % W  # planted: loop-division
     down = H // WINDOW
     row = (window // across % down * WINDOW + dy + SHIFT) % H
     image = window // (across * down)
