@@ -23,12 +23,12 @@ SHIFT = 4
 def window_partition(x_ptr, y_ptr, H, W, C, WINDOW, SHIFT, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     channel = i % C
-    pixel = i // C
+    pixel = i // C  # planted: loop-division
     dx = pixel % WINDOW
     dy = pixel // WINDOW % WINDOW
     window = pixel // (WINDOW * WINDOW)
     across = W // WINDOW
-    col = (window % across * WINDOW + dx + SHIFT) % W  # planted: loop-division
+    col = (window % across * WINDOW + dx + SHIFT) % W
     down = H // WINDOW
     row = (window // across % down * WINDOW + dy + SHIFT) % H
     image = window // (across * down)
