@@ -25,7 +25,7 @@ COUNTER_SPILLS = 8
 """Instructions by which it stores and loads them."""
 
 VERSIONS_S = 20.0
-"""Seconds after which no version with fewer regions is compiled; one of a kernel that spills takes some seconds."""
+"""Seconds after which no other version is compiled: of a kernel that spills kilobytes, one takes half a minute."""
 _HELD: tuple[tuple[IntervalKind, ...], ...] = (("load",), ("load", "arithmetic"))
 """Kinds of regions whose results stay in registers, in the order in which they are left out."""
 
@@ -123,7 +123,7 @@ def make_instrumented(
     Of all its regions if that costs the kernel no registers and no CTA on an SM, else of fewer if that costs less:
     without loads where registers spill, and without arithmetic where they still do. Where they spill, one more
     version gives ptxas as many as leave the original's CTAs on an SM: by itself it takes few for a kernel that does not
-    fit into registers. No fewer regions are tried later than VERSIONS_S after the first were.
+    fit into registers. No version is begun later than VERSIONS_S after the first one was.
     `memory`: bytes that the events of a launch may take; `events`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
@@ -135,6 +135,9 @@ def make_instrumented(
     own_spills = _spills(kernel, folder) if original_usage.spilled_bytes and "ptx" in kernel.asm else 0
     text = compiler.named_ttgir(kernel.asm["ttgir"])
     located = compiler.read_compiled(kernel).ttgir
+
+    def is_late() -> bool:
+        return time.monotonic() - begin > VERSIONS_S
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrumented(text, detail=detail, regions=wanted, rules=rules)
@@ -159,7 +162,7 @@ def make_instrumented(
             )
 
         made = compiled()
-        if made.spills_more and (most := _unused_registers(made)) is not None:
+        if made.spills_more and not is_late() and (most := _unused_registers(made)) is not None:
             with suppress(UsageError, TritonError):  # of PTX that is not understood, and ptxas
                 made = min(made, compiled(most), key=_cost)
         return made
@@ -167,11 +170,11 @@ def make_instrumented(
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):
         made.append(make(detail))
-        if not made[-1].ctas_lost and not made[-1].spills_more:
+        if is_late() or (not made[-1].ctas_lost and not made[-1].spills_more):
             break
     every = made[-1].program
     for kinds in _HELD:
-        if time.monotonic() - begin > VERSIONS_S or not all(each.spills_more for each in made):
+        if is_late() or not all(each.spills_more for each in made):
             break
         if others := _without(kinds, every):
             made.append(replace(make("coarse", others), without=kinds))
