@@ -168,9 +168,9 @@ def test_what_other_ctas_use_of_a_sector_moves_from_memory_once(tmp_path, step, 
     far = f"{16 * step} elements apart" if step == 1 else "apart"
     assert one.message == (
         f"the load uses 12% of the bytes that it moves {where}: neighbouring threads load elements of s that lie {far}"
-        + "; the next CTA along y uses other bytes of the same sectors" * (neighbours > 0)
+        + "; the next CTA along axis y of the grid uses other bytes of the same sectors" * (neighbours > 0)
     )
-    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along y") == (neighbours > 0)
+    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along axis y") == (neighbours > 0)
     assert (one.severity, one.estimate.speedup) == (severity, pytest.approx(gain))
 
 

@@ -110,7 +110,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
         + (f", unless {stride} is 1" if stride else "")
         + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
-        + (f"; the next CTA along {axis} uses other bytes of the same sectors" if shared else ""),
+        + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
         f"if {stride} is 1, say so with i32:1 in --signature"
         if stride
         else _advice_of_ctas(axis, step)
@@ -147,8 +147,8 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
 def _advice_of_ctas(axis: str, step: int) -> str:
     """Of CTAs that have an element of a sector each."""
     return (
-        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along {axis} or more, with a tile whose last "
-        f"index takes the place of tl.program_id({'xyz'.index(axis)})"
+        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along axis {axis} of the grid or more, with a tile "
+        f"whose last index takes the place of tl.program_id({'xyz'.index(axis)})"
     )
 
 
