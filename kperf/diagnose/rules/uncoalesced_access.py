@@ -147,8 +147,8 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
 def _advice_of_ctas(axis: str, step: int) -> str:
     """Of CTAs that have an element of a sector each."""
     return (
-        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along axis {axis} of the grid or more, with a tile "
-        f"whose last index takes the place of tl.program_id({'xyz'.index(axis)})"
+        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along axis {axis} of the grid or more, with a "
+        f"tile whose last index takes the place of tl.program_id({'xyz'.index(axis)})"
     )
 
 
