@@ -103,7 +103,7 @@ def launch_gives_stages(kernel: Kernel, loop: Operation) -> bool:
 def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
     """How a loop is given `wanted` stages."""
     if kernel.is_gluon:
-        return f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), an mbarrier for each"
+        return f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), with an mbarrier for each"
     if own_stages(kernel, loop) is not None:
         return f"write num_stages={wanted} in the loop's tl.range"
     return kernel.with_option(f"num_stages={wanted}")

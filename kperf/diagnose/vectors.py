@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from kperf.diagnose.kernel import Access, Kernel, lines_of, loops_around, mask_place
+from kperf.console import agreeing
+from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, mask_place
 from kperf.diagnose.thresholds import VECTOR_BYTES
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
@@ -17,8 +18,8 @@ from kperf.trace.analyze.finding import Finding
 Cause = Literal["mask", "loaded mask", "alignment", "offset", "memory", "remainder", "stride", "descriptor"]
 
 FROM_MEMORY = (
-    "its address is computed from numbers that are read from memory, of which no alignment is known",
-    "say what is known of them: pointer = tl.multiple_of(pointer, 16), and likewise each stride that is read",
+    "its address is computed from numbers that the kernel loads, whose alignment the compiler does not know",
+    "if they are multiples of 16, say so: pointer = tl.multiple_of(pointer, 16), and likewise for each loaded stride",
 )
 """Why the compiler cuts an access into pieces, and what to do."""
 
@@ -30,18 +31,24 @@ _SHIFTED = 0.5
 def passed_in_parts(descriptor: str) -> tuple[str, str]:
     """As `FROM_MEMORY`, where a descriptor is made on the host for a target without TMA."""
     return (
-        f"without TMA the kernel gets {descriptor} as a pointer and numbers, of which the compiler does not know that "
-        "the last stride is 1",
-        "make the descriptor in the kernel: tl.make_tensor_descriptor, with a 1 as its last stride",
+        f"without TMA the kernel gets the descriptor {descriptor} as a pointer and numbers, and the compiler does not "
+        "know that the last stride is 1",
+        "make the descriptor in the kernel, with tl.make_tensor_descriptor and a last stride of 1",
     )
+
+
+def no_multiple(names: tuple[str, ...]) -> str:
+    """These arguments, and what the compiler does not know of them."""
+    multiples = "a multiple" if len(names) == 1 else "multiples"
+    return f"{', '.join(names)}, which the compiler does not know to be {multiples} of 16"
 
 
 def wrapped(divisors: tuple[str, ...]) -> tuple[str, str]:
     """As `FROM_MEMORY`, where indices are taken modulo these arguments."""
     names = ", ".join(divisors)
     return (
-        f"its index is taken modulo {names}, of which no multiple of 16 is known, so that any two may lie apart",
-        f"leave out the remainder and mask what lies beyond {names}, or pad to a multiple of 16",
+        f"its index is taken modulo {no_multiple(divisors)}, so that any two elements may lie apart",
+        f"leave out the modulo and mask the elements beyond {names} instead, or pad {names} to a multiple of 16",
     )
 
 
@@ -78,12 +85,15 @@ def findings(
         why, advice = reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and worst.cause != "stride" else ""
+        verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
             rule,
             worst.access.operation,
             "low" if unless else "medium",
-            f"a thread asks for {worst.machine_bytes} byte{'s' * (worst.machine_bytes > 1)} at a time where "
-            f"{worst.possible_bytes} lie side by side" + (f" (likewise on {others})" if others else "") + f": {why}",
+            f"a thread {verb} {worst.machine_bytes} {agreeing(worst.machine_bytes, 'byte', 'bytes')} at a time where "
+            f"{worst.possible_bytes} bytes are contiguous"
+            + (f" (likewise on {others})" if others else "")
+            + f": {why}",
             f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
             {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
             confidence="low" if unless else "high",

@@ -56,8 +56,11 @@ GROUPED_TYPES = "addresses=*i64,c=*bf16,N=i32:16,K=i32:16"
 def test_a_pointer_from_memory_has_no_alignment_until_one_is_said(tmp_path):
     found = findings(tmp_path, GROUPED, GROUPED_TYPES, TILES)["loads-not-pipelined", line(GROUPED)]
     assert found.severity == "high"
-    assert "prove only 2 contiguous bytes, and cp.async copies 4 or more: its address is computed" in found.message
-    assert found.advice.startswith("say what is known of them: pointer = tl.multiple_of(pointer, 16)")
+    assert (
+        "prove only 2 contiguous bytes of a thread, and cp.async copies 4 or more: its address is computed"
+        in found.message
+    )
+    assert found.advice.startswith("if they are multiples of 16, say so: pointer = tl.multiple_of(pointer, 16)")
     said = GROUPED.replace("    pa = a", "    a, b = tl.multiple_of(a, 16), tl.multiple_of(b, 16)\n    pa = a")
     assert ("loads-not-pipelined", line(said)) not in findings(tmp_path, said, GROUPED_TYPES, TILES)
 
@@ -67,15 +70,15 @@ def test_a_tile_that_a_while_loop_hands_out_is_known(tmp_path):
     looped = GROUPED.partition("    rm, rn")[0] + "    tile = tl.program_id(0)\n    while tile < N:\n"
     looped += "\n".join(f"    {text}" for text in ("    rm, rn" + body).splitlines()) + "\n        tile += 132\n"
     found = findings(tmp_path, looped, GROUPED_TYPES, TILES)["loads-not-pipelined", line(looped)]
-    assert found.advice.startswith("say what is known of them: pointer = tl.multiple_of(pointer, 16)")
+    assert found.advice.startswith("if they are multiples of 16, say so: pointer = tl.multiple_of(pointer, 16)")
 
 
 def test_operands_of_8_bits_want_k_contiguous(tmp_path):
     types = MATMUL_TYPES.replace("*bf16", "*fp8e4nv", 2)
     found = findings(tmp_path, MATMUL, types, TILES)
     assert found["loads-not-pipelined", line(MATMUL)].message.endswith(
-        "wgmma takes operands of 8 bits only with K as their contiguous dimension, so that each thread turns its part "
-        "of this tile on the way"
+        "wgmma takes 8-bit operands only if K (the dimension over which the MMA sums) is contiguous, so each thread "
+        "has to transpose its part of this tile"
     )
     turned = MATMUL.replace("rk[:, None] * N + rn[None, :]", "rk[:, None] + rn[None, :] * K", 1)
     turned = turned.replace("pb += BK * N", "pb += BK")
@@ -88,7 +91,7 @@ def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):
     found = findings(tmp_path, wrapped, types, TILES)
     for rule in ("uncoalesced-access", "loads-not-pipelined"):
         one = found[rule, line(wrapped)]
-        assert one.advice == "leave out the remainder and mask what lies beyond M, or pad to a multiple of 16"
+        assert one.advice == "leave out the modulo and mask the elements beyond M instead, or pad M to a multiple of 16"
     assert findings(tmp_path, wrapped, types.replace("M=i32", "M=i32:16"), TILES).keys() == {
         ("tma-unused", number) for number in (line(wrapped) - 1, line(wrapped))
     }
@@ -137,7 +140,7 @@ def test_what_one_change_gives_is_estimated_once_for_all_lines(tmp_path):
         one = found["uncoalesced-access", place]
         # Requests use 4 of 32 bytes: L2 gives 64 bytes where memory gives 20, and writes parts of sectors slower.
         assert one.estimate.speedup == pytest.approx(8 * (20 / 64 + 3900 / 2050) / 2)
-        assert f"; the same holds for line {other}, and the estimate is of all together" in one.message
+        assert f"; the same holds for line {other}, and the estimate is for all of them together" in one.message
 
 
 HEADS = """
@@ -165,9 +168,9 @@ def test_what_other_ctas_use_of_a_sector_moves_from_memory_once(tmp_path, step, 
     far = f"{16 * step} elements apart" if step == 1 else "apart"
     assert one.message == (
         f"the load uses 12% of the bytes that it moves {where}: neighbouring threads load elements of s that lie {far}"
-        + "; the next CTA along y uses others of the same sectors" * (neighbours > 0)
+        + "; the next CTA along axis y of the grid uses other bytes of the same sectors" * (neighbours > 0)
     )
-    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along y") == (neighbours > 0)
+    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along axis y") == (neighbours > 0)
     assert (one.severity, one.estimate.speedup) == (severity, pytest.approx(gain))
 
 
@@ -203,8 +206,8 @@ def test_a_store_of_a_part_of_each_sector_is_taken_by_itself(tmp_path, heads, el
     one = found["uncoalesced-access", line(ROPE)]
     after = line(ROPE) + 1
     assert one.message.startswith(
-        f"a request of the store writes {use:.0%} of each sector that it moves to L2, and others of line {after} write "
-        "the rest, each by itself"
+        f"each request of the store writes {use:.0%} of each sector that it moves to L2, and requests of line {after} "
+        "write the rest separately"
     )
     assert (
         one.advice == "put the 2 parts of an element side by side with tl.join and tl.reshape, and store them together"
@@ -368,7 +371,8 @@ def test_a_constant_before_a_row_keeps_threads_from_whole_vectors(tmp_path):
     finding = found["narrow-access", line(ROWS)]
     assert (finding.severity, finding.evidence["machine_bytes"]) == ("medium", 1)
     assert finding.message == (
-        "a thread asks for 1 byte at a time where 16 lie side by side: rows begin up to 3 bytes behind a multiple of 16"
+        "a thread loads 1 byte at a time where 16 bytes are contiguous: rows begin up to 3 bytes after a multiple of "
+        "16 bytes"
     )
     assert finding.advice.startswith("begin rows at multiples of 16 bytes")
     assert findings(tmp_path, ROWS, types, ("HEADER=16", "BLOCK=2048")) == {}

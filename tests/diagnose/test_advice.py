@@ -38,15 +38,19 @@ def test_a_dot_on_the_fma_units_needs_no_larger_tile():
 @pytest.mark.parametrize(
     ("kernel", "rule", "advice"),
     [
-        ("planted/loop_stages", "too-few-stages", "write num_stages=3 or 4 in the loop's tl.range: a stage more"),
-        ("planted/two_stages", "too-few-stages", "launch with num_stages=3 or 4: a stage more"),
-        ("planted/tuned_stages", "too-few-stages", "put num_stages=3 or 4 into its triton.Config: a stage more"),
+        ("planted/loop_stages", "too-few-stages", "write num_stages=3 or 4 in the loop's tl.range: one more stage"),
+        ("planted/two_stages", "too-few-stages", "launch with num_stages=3 or 4: one more stage"),
+        ("planted/tuned_stages", "too-few-stages", "put num_stages=3 or 4 into its triton.Config: one more stage"),
         ("planted/two_warps", "wgmma-unused", "launch with num_warps=4, or 8 for tiles of 128 rows"),
-        ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one CTA more"),
+        ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one more CTA"),
         ("drafts/gelu_pow", "slow-math", "write x * x * x"),
-        ("drafts/point_norms", "uncoalesced-access", "keep the 3 parts of an element in tensors of their own"),
-        ("drafts/gradient_in_memory", "loads-not-pipelined", "add with tl.atomic_add, which waits for nothing, or let"),
-        ("drafts/rope_pairs", "uncoalesced-access", "keep the 2 parts of an element in tensors of their own; or load"),
+        ("drafts/point_norms", "uncoalesced-access", "keep each of the 3 parts of an element in a tensor of its own"),
+        ("drafts/gradient_in_memory", "loads-not-pipelined", "add with tl.atomic_add, for which no thread waits; or"),
+        (
+            "drafts/rope_pairs",
+            "uncoalesced-access",
+            "keep each of the 2 parts of an element in a tensor of its own; or",
+        ),
     ],
 )
 def test_advice_names_what_to_write(kernel, rule, advice):
@@ -76,8 +80,14 @@ def test_a_loop_that_sets_its_own_stages_has_no_candidates_of_the_launch():
 @pytest.mark.parametrize(
     ("depth", "stages", "rule", "wanted", "gain"),
     [
-        (32, 2, "too-few-stages", "3 or 4", "a stage more takes 12288 bytes of shared memory and costs no CTA"),
-        (64, 5, "low-occupancy", "4", "which leaves room for one CTA more"),
+        (
+            32,
+            2,
+            "too-few-stages",
+            "3 or 4",
+            "one more stage takes 12288 bytes of shared memory, and no fewer CTAs fit on an SM",
+        ),
+        (64, 5, "low-occupancy", "4", "which leaves room for one more CTA"),
     ],
 )
 def test_in_gluon_stages_are_buffers_and_no_option(tmp_path, depth, stages, rule, wanted, gain):
@@ -85,7 +95,7 @@ def test_in_gluon_stages_are_buffers_and_no_option(tmp_path, depth, stages, rule
     text = (KERNELS / "planted/wait_for_all.py").read_text().replace("STAGES=4", f"STAGES={stages}")
     script.write_text(text.replace("[64, 64]", f"[64, {depth}]").replace("[64, 128]", f"[{depth}, 128]"))
     one = {one.id: one for one in diagnosis_of(script).findings}[rule]
-    buffers = f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), an mbarrier for each"
+    buffers = f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), with an mbarrier for each"
     assert one.advice in (f"{buffers}: {gain}", f"{buffers}, {gain}")
     assert one.candidates == []
 
@@ -186,8 +196,8 @@ def test_the_ttgir_of_a_triton_kernel_is_not_taken_for_gluon(tmp_path):
     assert {one.id for one in diagnose(compiled).findings} == set(rows)
     assert rows["bank-conflicts"].severity == "medium"
     advice = rows["bank-conflicts"].advice
-    assert advice.startswith("load the tile in the order in which it is used")
-    assert "; of Gluon, swizzle the buffer" in advice
+    assert advice.startswith("load the tile in the order in which the kernel uses it")
+    assert "; in Gluon, swizzle the buffer" in advice
 
 
 def test_what_is_the_writer_s_in_gluon_is_medium_or_unsaid_of_ttgir(tmp_path):
@@ -202,7 +212,7 @@ def test_what_is_the_writer_s_in_gluon_is_medium_or_unsaid_of_ttgir(tmp_path):
 def test_a_load_of_ttgir_has_the_advice_of_both_languages(tmp_path):
     _, rows = of_its_ttgir("planted/descriptor_one_stage.py", SM_90A, tmp_path)
     assert rows["loads-not-pipelined"].advice.startswith(
-        "compile it with num_stages=2; of Gluon, allocate three buffers or more, and load ahead"
+        "compile the kernel with num_stages=2; in Gluon, allocate three buffers or more, and load ahead"
     )
 
 
@@ -302,7 +312,7 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
         assert finding.evidence["ctas_per_sm"] == on_an_sm
         assert finding.evidence["warps_per_sm"] == on_an_sm * warps
         assert finding.message.startswith(
-            f"its grid puts {on_an_sm} CTA{'s' * (on_an_sm > 1)} on an SM, {on_an_sm * warps} warps"
+            f"the grid puts {on_an_sm} CTA{'s' * (on_an_sm > 1)} on an SM, {on_an_sm * warps} warps"
         )
         assert finding.advice.startswith(f"launch {finding.evidence['ctas_that_fit']} CTAs an SM")
         assert finding.source.line == 9
@@ -322,10 +332,10 @@ def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
     for ctas in (132, 396):
         script.write_text(text.replace("GRID", str(ctas)))
         said[ctas] = [one.message for one in diagnosis_of(script).findings if one.id == "low-occupancy"]
-    fewer = "too few to hide the latency of memory"
+    fewer = "to hide the latency of memory"
     assert said == {
-        132: [f"its grid puts 1 CTA on an SM, 4 warps, where 3 CTAs fit: {fewer}"],
-        396: [f"an SM holds 12 warps of it, by registers: {fewer}"],
+        132: [f"the grid puts 1 CTA on an SM, 4 warps, where 3 CTAs fit: too few warps {fewer}"],
+        396: [f"an SM holds only 12 warps of this kernel, because of its registers: too few {fewer}"],
     }
 
 
@@ -424,8 +434,8 @@ def test_a_severity_is_no_more_than_what_was_measured(kernel, rule, severity):
 def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
     finding = found("planted/descriptor_one_stage")["loads-not-pipelined"]
     assert finding.advice == (
-        "write num_stages=2 in the loop's tl.range; with 3 stages one CTA is left on an SM, where now another works "
-        "while one waits"
+        "write num_stages=2 in the loop's tl.range; with 3 stages only one CTA fits on an SM, and no other CTA can "
+        "work while it waits"
     )
     assert finding.estimate.low < 0.82
     assert "one CTA" not in found("drafts/matmul_one_stage")["loads-not-pipelined"].advice
@@ -496,8 +506,10 @@ def test_a_last_mma_behind_a_loop_that_may_not_run_serialises_it_and_each_advice
     found = [one for one in diagnosis_of(script).findings if one.id == "wgmma-serialised"]
     assert [one.severity for one in found] == ["high"] * serialised
     for one in found:
-        assert one.advice.startswith("say that the loop runs, tl.assume(end > start) before it, or make its bounds")
-        assert "or do the last step in the loop too, under its mask" in one.advice
+        assert one.advice.startswith(
+            "say before the loop that it runs at least once, tl.assume(end > start), or make its bounds"
+        )
+        assert "or do the last step in the loop too, with a mask" in one.advice
 
 
 UPDATED = """

@@ -119,7 +119,7 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 def test_a_loop_that_multiplies_beside_its_inner_one_is_a_main_loop(tmp_path):
     finding = found(tmp_path, BESIDE, TYPES.replace("fp32", "bf16"), *TILES, arch=GFX942)["loads-not-pipelined"]
-    assert "another loop stands inside this one" in finding.message
+    assert "another loop is inside this loop" in finding.message
 
 
 STRIDED = PRODUCT.replace("M, N, K,", "M, N, K, sk,").replace("k + rk[None, :]", "(k + rk[None, :]) * sk")
@@ -134,7 +134,7 @@ def test_amds_pipelines_load_four_bytes_or_more(tmp_path, element, stride, said)
     rules = found(tmp_path, STRIDED, types, "BM=64", "BN=64", "BK=64", arch=GFX942, num_stages=2)
     assert ("loads-not-pipelined" in rules) == (said is not None)
     if said is not None:
-        text = f"a thread can prove only {said} contiguous bytes, and pipelines load 4 or more, unless"
+        text = f"the compiler can prove only {said} contiguous bytes of a thread, and pipelines load 4 or more, unless"
         assert text in rules["loads-not-pipelined"].message
 
 

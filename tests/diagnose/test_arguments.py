@@ -41,10 +41,10 @@ def test_a_stride_of_1_for_which_nothing_is_compiled_costs_vectors_and_no_sector
     assert set(found) == {("narrow-access", 7), ("narrow-access", 8)}
     one = found["narrow-access", 7]
     assert one.message == (
-        "a thread asks for 4 bytes at a time where 16 lie side by side: sx is 1 at this launch, and the kernel is "
+        "a thread loads 4 bytes at a time where 16 bytes are contiguous: sx is 1 at this launch, and the kernel is "
         "compiled for any number"
     )
-    assert one.advice.startswith("declare sx as tl.constexpr; or leave out the annotation")
+    assert one.advice.startswith("declare sx as tl.constexpr; or remove the annotation")
     assert (one.severity, one.estimate.speedup) == ("medium", 2.0)
 
 
@@ -136,10 +136,10 @@ def test_a_loop_of_one_iteration_does_nothing_again(tmp_path, length, iterations
     assert again.message.startswith("x is read at the same addresses as on line 9")
     if iterations == 1:
         assert set(found) == {("redundant-load", 13)}
-        assert again.advice == "keep what was loaded in registers"
+        assert again.advice == "keep what the first load returns in a variable, and leave out this load"
     else:
         assert "each iteration reduces 2048 elements" in found["reduction-in-loop", 9].message
-        assert again.advice.startswith("let a larger BLOCK hold it in registers")
+        assert again.advice.startswith("let a larger BLOCK hold the whole row in registers")
         assert "each iteration loads the same 8192 bytes of w again" in found["redundant-load", 12].message
 
 
@@ -194,7 +194,11 @@ one_by_one[(132,)](x, out, 4000)
         ("total += tl.load(x + i)", "high", "and reduce it with tl.sum"),
         ("total += tl.load(x + i); tl.store(out + i, total)", "high", "and scan it with tl.cumsum"),
         ("at = out + tl.load(x + i); tl.store(at, tl.load(at) + 1)", "medium", "count them with tl.histogram"),
-        ("at = out + tl.load(x + i); tl.store(out + i, tl.load(at) + 1)", "medium", "count those that are less"),
+        (
+            "at = out + tl.load(x + i); tl.store(out + i, tl.load(at) + 1)",
+            "medium",
+            "count with tl.sum those that are less",
+        ),
     ],
 )
 def test_what_to_do_with_a_block_of_numbers_follows_from_what_is_done_with_each(tmp_path, body, severity, advice):

@@ -69,7 +69,10 @@ def test_a_recurrence_of_16_bits_needs_4_bytes_a_thread_to_load_ahead(tmp_path, 
     source = SCAN.format(width=8192).replace('device="cuda"', 'device="cuda", dtype=torch.bfloat16')
     source = source.replace("BLOCK=128", launch)
     found = few_bytes(tmp_path, source)
-    assert f"; or {written}so that a thread has the 4 bytes that are loaded ahead at least, and write" in found.advice
+    assert (
+        f"; or {written}so that a thread loads the 4 bytes that the compiler needs to load ahead, and write"
+        in found.advice
+    )
     ahead = source.replace("range(steps)", "tl.range(0, steps, num_stages=4)")
     assert few_bytes(tmp_path, ahead) is not None  # stages alone change nothing
     assert few_bytes(tmp_path, ahead.replace(launch, "BLOCK=128, num_warps=2")) is None
@@ -81,7 +84,7 @@ def test_a_reduction_across_warps_keeps_the_next_loads_behind_it(tmp_path, block
     assert (found is not None) == is_found
     if found is not None:
         assert found.message.startswith("each iteration loads 2 bytes a thread and waits for them: the 16 CTAs")
-        assert found.advice.endswith("or let an iteration work on several rows, or on more of one, at once")
+        assert found.advice.endswith("or let an iteration work on several rows, or on a longer part of a row, at once")
 
 
 @pytest.mark.parametrize(

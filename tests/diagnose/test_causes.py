@@ -35,7 +35,7 @@ def test_a_number_that_may_be_a_multiple_of_16_is_a_hint_and_named_once(tmp_path
     if rule is not None:
         one = rules[rule]
         assert (one.severity, one.source.line, one.evidence["accesses"]) == ("low", 7, 2)
-        assert "2 bytes at a time where 16 lie side by side (likewise on line 8): " in one.message
+        assert "2 bytes at a time where 16 bytes are contiguous (likewise on line 8): " in one.message
         assert one.advice.startswith(f"if {unknown} is a multiple of 16, say so with i32:16 in --signature; else ")
 
 
@@ -75,8 +75,9 @@ def test_wgmma_that_waits_for_want_of_registers_is_said_of_the_spills_alone():
     (kernel,) = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
     found = {one.id: one for one in diagnose(kernel).findings if one.severity != "low"}
     assert set(found) == {"register-spills"}
-    assert "; for want of registers 8 of the 8 wgmma instructions of its loops are waited for before the next is" in (
-        found["register-spills"].message
+    assert (
+        "; because registers run out, the warps wait for 8 of the 8 wgmma instructions in loops before they issue"
+        in (found["register-spills"].message)
     )
     shown = {name: found["register-spills"].evidence[name] for name in ("wgmma", "waited_for", "warning")}
     assert shown == {"wgmma": 8, "waited_for": 8, "warning": "C7511"}

@@ -43,7 +43,7 @@ def test_without_tma_a_descriptor_is_to_be_made_in_the_kernel(tmp_path, arch):
     assert of_rule >= {"uncoalesced-access", "loads-not-pipelined"}
     assert ("narrow-access" in of_rule) == (arch is SM_80)  # AMD's machine code is not read
     assert {one.source.line for one in on_the_host} >= {18, 19}
-    advice = "make the descriptor in the kernel: tl.make_tensor_descriptor, with a 1 as its last stride"
+    advice = "make the descriptor in the kernel, with tl.make_tensor_descriptor and a last stride of 1"
     assert {one.advice for one in on_the_host} == {advice}
     assert found(tmp_path, IN_THE_KERNEL, arch) == []
 
@@ -83,9 +83,9 @@ def test_indices_of_64_bits_have_the_advice_of_what_computes_them(tmp_path, arch
         f"{tmp_path}/sums.py:sums", (), arch, signature="*fp32,*fp32,i32:16,i32:16", constexprs=("BLOCK=1024",)
     )
     advice = [one.advice for one in diagnose(kernel).findings if one.id == "int64-index"]
-    here = "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32"
-    pointers = f"in place of the {way} take pointers and masks, with offsets of 32 bits"
-    descriptor = f"in place of the {way} take a tl.make_tensor_descriptor, whose indices have 32 bits"
+    here = "compute the tile's first address once before the loop, in 64 bits, and the offsets in the loop in 32 bits"
+    pointers = f"instead of the {way} use pointers and masks, with 32-bit offsets"
+    descriptor = f"instead of the {way} use tl.make_tensor_descriptor, whose indices have 32 bits"
     with_tma = {"index": [here], "block pointer": [descriptor], "tensor descriptor": []}
     assert advice == (with_tma[way] if arch is SM_90A else [here if way == "index" else pointers])
 

@@ -47,7 +47,7 @@ def test_a_kernel_that_recompiles_names_the_argument_and_its_values(tmp_path):
         "other_arguments": "k",
     }
     assert one.severity == "low"
-    assert "n differs (1024: a multiple of 16, 1000: no multiple of 16, 1: the value 1); so do k" in one.message
+    assert "n differs (1024: a multiple of 16, 1000: no multiple of 16, 1: the value 1); k differs too" in one.message
     assert '@triton.jit(do_not_specialize=["n"])' in one.advice
     assert (one.source.line, one.source.function) == (5, "scale")
 

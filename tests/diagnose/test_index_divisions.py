@@ -55,7 +55,7 @@ def test_divisions_that_take_longer_than_the_bytes_are_found(tmp_path, channel, 
     assert one.severity == ("high" if gain**CALIBRATED >= 1.5 else "medium")
     assert ("in 32 bits" in one.advice) == (bits == 64)
     assert "tl.constexpr" in one.advice
-    assert one.advice.startswith("give what the divisions find an axis of the grid")
+    assert one.advice.startswith("give what the divisions compute, such as the row, an axis of the grid")
 
 
 DATA = """
@@ -104,7 +104,7 @@ def test_the_estimate_is_what_was_measured(tmp_path):
     assert (one.severity, one.source.line) == ("high", 6)
     assert one.estimate.speedup == pytest.approx(1.98, rel=0.05)
     assert one.estimate.low < 1.98 < one.estimate.high < 2.7
-    assert one.message.startswith("a CTA divides 1024 indices 2 times by a number known at run time, in 64 bits: ")
+    assert one.message.startswith("a CTA divides 1024 indices 2 times by a number known only at run time, in 64 bits: ")
 
 
 IMAGES = """

@@ -37,9 +37,14 @@ BY_CONSTANT = DIVIDED.replace("LINE", "\n        at = (i + k) // d\n       ").re
 @pytest.mark.parametrize(
     ("divisor", "loaded", "severity", "words"),
     [
-        ("d", "VALUE", "medium", "by a number known at run time, some twenty instructions each"),
-        ("7", "VALUE", "medium", "by 7, a multiplication and shifts each"),
-        ("7", "tl.sin(tl.sin(VALUE))", "low", "by 7, a multiplication and shifts each"),
+        (
+            "d",
+            "VALUE",
+            "medium",
+            "by a number known only at run time, which takes some twenty instructions for each index",
+        ),
+        ("7", "VALUE", "medium", "by 7, which takes a multiplication and shifts for each index"),
+        ("7", "tl.sin(tl.sin(VALUE))", "low", "by 7, which takes a multiplication and shifts for each index"),
     ],
 )
 def test_a_division_by_a_constant_is_short(tmp_path, divisor, loaded, severity, words):
@@ -349,7 +354,7 @@ def test_threads_that_a_mask_leaves_idle_are_counted(tmp_path, width, elements):
     if elements is not None:
         finding = findings["idle-threads"]
         assert (finding.source.line, finding.evidence["elements"]) == (line, elements)
-        assert "a mask leaves the others without work" in finding.message
+        assert "a mask leaves the other threads without work" in finding.message
         assert finding.advice.endswith("or launch with num_warps=1")
         assert "few-bytes-in-flight" not in findings  # it would say the same of the same line
 
@@ -386,8 +391,8 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 @pytest.mark.parametrize(
     ("before", "end", "advice"),
     [
-        ("pass", "K", "tl.assume(K > 0) before it"),
-        ("pass", "K // BK * BK", "tl.assume(end > start) before it"),  # 0 of a K that is not
+        ("pass", "K", "runs at least once, tl.assume(K > 0)"),
+        ("pass", "K // BK * BK", "runs at least once, tl.assume(end > start)"),  # 0 of a K that is not
         ("tl.assume(K > 0)", "K", None),
         ("pass", "4096", None),
     ],
@@ -474,7 +479,8 @@ def attention(q, k, v, bias, out, n, D: tl.constexpr, BM: tl.constexpr, BN: tl.c
 
 
 @pytest.mark.parametrize(
-    ("before", "advice"), [("pass", "say that the loop runs, tl.assume(n > 0)"), ("tl.assume(n > 0)", None)]
+    ("before", "advice"),
+    [("pass", "say before the loop that it runs at least once, tl.assume(n > 0)"), ("tl.assume(n > 0)", None)],
 )
 def test_a_bias_of_the_scores_is_no_sum_that_the_loop_makes(tmp_path, before, advice):
     launch = (
@@ -499,8 +505,8 @@ def test_what_an_mma_of_the_same_iteration_needs_is_not_reduced_after_the_loop(t
     found(tmp_path, kernel, launch)
     advice = {one.source.line: one.advice for one in diagnosis_of(script).findings if one.id == "reduction-in-loop"}
     of_largest, of_sum = (advice[number] for number in sorted(advice))
-    assert of_largest == "let each warp have whole rows: fewer warps, or more rows in the tile"
-    assert of_sum.startswith("keep a vector that the loop carries and reduce it once after the loop")
+    assert of_largest == "give each warp whole rows: use fewer warps, or more rows in the tile"
+    assert of_sum.startswith("add to a vector that the loop carries, and reduce the vector once after the loop")
     fewer = found(tmp_path, kernel, launch.replace("num_warps=4", "num_warps=1"))
     assert "reduction-in-loop" not in fewer
 
@@ -532,7 +538,7 @@ def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_
     )
     finding = found(tmp_path, kernel, launch)["wgmma-serialised"]
     assert (finding.severity, finding.evidence["read_by"]) == ("medium", "arith.addf")
-    assert finding.message.endswith("the sum is made outside of it, and rounded to bf16 in each iteration")
+    assert finding.message.endswith("adds the MMA's result to the sum, rounded to bf16 in each iteration")
     assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
 
 
@@ -548,7 +554,7 @@ def norm(x, y, n, BLOCK: tl.constexpr):
         LAST
 """
 SQUARES = "total += (again - mean) * (again - mean)\n    tl.store(y + tl.program_id(0), tl.sum(total, 0))"
-KEEP = "let a larger BLOCK hold it in registers, and load it once"
+KEEP = "let a larger BLOCK hold the whole row in registers, and load it once"
 
 
 @pytest.mark.parametrize(
@@ -559,9 +565,9 @@ KEEP = "let a larger BLOCK hold it in registers, and load it once"
             "tl.store(y + row + start + i, again - mean)",
             65536,
             "low",
-            "let this loop run from the end to the beginning, because L2 has what was loaded last",
+            "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last",
         ),
-        (SQUARES, 65536, "medium", f"let the first pass be the only one (an online algorithm); or {KEEP}"),
+        (SQUARES, 65536, "medium", f"compute all in one pass (an online algorithm); or {KEEP}"),
     ],
 )
 def test_a_row_that_no_registers_hold_is_read_twice_by_what_stores_it(tmp_path, last, columns, severity, advice):
@@ -670,8 +676,8 @@ def test_each_step_of_a_recurrence_needs_the_last_one(tmp_path, body, needed):
         "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
     )
     findings = found(tmp_path, STATES.replace("BODY", body), launch)
-    whole = "let each warp have whole columns"
-    advice = f"{whole}: fewer warps, or more columns" if needed else "keep a vector that the loop carries"
+    whole = "give each warp whole columns"
+    advice = f"{whole}: use fewer warps, or more columns" if needed else "add to a vector that the loop carries"
     assert findings["reduction-in-loop"].advice.startswith(advice)
     assert whole in findings["reduction-in-loop"].advice
 

@@ -83,4 +83,6 @@ def test_where_a_tile_begins_may_be_loaded_before_the_loop(tmp_path):
         "a, b, c, K", "a, b, c, begins, K"
     )
     known = found(tmp_path, source, begins="*i32", bn="i32:1", cn="i32:1")
-    assert "waits for memory: a thread can prove only 2 contiguous bytes" in known["loads-not-pipelined", 12].message
+    assert (
+        "waits for memory: the compiler can prove only 2 contiguous bytes" in known["loads-not-pipelined", 12].message
+    )

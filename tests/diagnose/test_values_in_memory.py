@@ -43,7 +43,7 @@ def test_bins_that_are_data_are_few_by_the_tensor_that_is_launched(tmp_path, bin
     found = findings(tmp_path, COUNT.format(bins=bins)).get(("atomic-contention", 8))
     assert (found is not None) == (each is not None)
     if found is not None and each is not None:
-        assert f"the launch updates the {bins} elements of counts by atomics, {each} in the mean" in found.message
+        assert f"the launch updates the {bins} elements of counts by atomics, {each} on average" in found.message
         assert found.evidence == {"elements": 1 << 24, "addresses": bins}
         assert "tl.histogram" in found.advice
 
@@ -53,7 +53,7 @@ def test_a_tile_that_each_iteration_stores_and_the_next_one_loads_is_carried(tmp
     found = findings(tmp_path, SUM.format(place=place)).get(("redundant-load", 10))
     assert (found is not None) == is_found
     if found is not None:
-        assert found.message.startswith("each iteration loads the 4096 bytes of out that the last one stored")
+        assert found.message.startswith("each iteration loads the 4096 bytes of out that the iteration before stored")
         assert found.advice.startswith("keep them in a variable that the loop carries")
         cycles, moved = 2 * 4096 / H200.l2_bytes_per_cycle, 4096 / SM_90A.memory_bytes_per_cycle
         assert found.estimate.speedup == pytest.approx(1 + cycles / moved)

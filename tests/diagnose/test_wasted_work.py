@@ -300,7 +300,7 @@ def test_a_cta_that_stores_no_row_returns_before_its_loop(tmp_path, block, befor
     assert (one is not None) == is_found
     if one is not None:
         assert (one.severity, one.source.line) == ("medium", 10)
-        assert "stores none of them, by the mask of line 13" in one.message
+        assert "stores nothing, by the mask of line 13" in one.message
         assert one.advice.startswith("return before the loop")
 
 
@@ -389,7 +389,9 @@ def test_atomics_that_add_zero_want_a_mask(tmp_path, choice, atomic, mask, is_fo
     assert (one is not None) == is_found
     if one is not None:
         assert (one.severity, one.source.line) == ("medium", 11)
-        assert one.message.startswith("the atomics add 0 to out for each element that the choice of line 10 sets to 0")
+        assert one.message.startswith(
+            "the atomics add 0 to out for each element that the choice (tl.where) of line 10 sets to"
+        )
 
 
 LINEAR = """
@@ -407,7 +409,7 @@ def linear(x, w, y, N, K, T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, B
 @pytest.mark.parametrize(
     ("tokens", "rows", "columns", "advice"),
     [
-        (4, 64, 64, "use a tile of 16 rows (the fewest that tl.dot takes), or exchange the operands"),
+        (4, 64, 64, "use a tile of 16 rows (the fewest that tl.dot takes), or compute the transpose"),
         (20, 64, 64, "use a tile of 32 rows"),
         (33, 64, 64, None),
         (4, 16, 64, None),

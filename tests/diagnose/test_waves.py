@@ -103,10 +103,10 @@ def test_rows_of_a_wide_product_load_its_weights_again_and_again(tmp_path):
         (AXES, WIDE, TILES, "load the same tile of w: swap"),
         (BRANCH, WIDE, TILES, "load the same tile of w: swap"),
         (COLUMNS, "131072, 4096, 2048", FLAT, "load the same tile of x: swap"),
-        (ROWS, LARGE, FLAT, "GROUP_SIZE_M=16: consecutive programs take the 16 tiles that share one of w"),
+        (ROWS, LARGE, FLAT, "GROUP_SIZE_M=16: 16 consecutive programs load 16 tiles of x and the same tile of w"),
         (COLUMNS, LARGE, FLAT, "GROUP_SIZE_M=16"),
         (ROWS, "8192, 131072, 2048", FLAT, "load the same tile of w: swap"),  # groups load less, and are no faster
-        (COLUMNS, "65536, 12288, 4096", FLAT, "in groups of"),  # rows are faster, and groups faster still
+        (COLUMNS, "65536, 12288, 4096", FLAT, "in groups, as"),  # rows are faster, and groups faster still
         (COLUMNS, WIDE, FLAT, None),
         (GROUPED, WIDE, FLAT, None),
         (GROUPED, LARGE, FLAT, None),

@@ -29,8 +29,8 @@ _ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
 _SAME_VALUES = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.trunci")
 
 _COUNT_FIRST = (
-    "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA and "
-    "element; or sort by the key"
+    "sum within each CTA first (tl.histogram counts integers, tl.sum with a mask sums one key), then issue one atomic "
+    "for each CTA and address; or sort the data by key before this kernel"
 )
 
 
@@ -67,11 +67,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             severity,
-            f"{many} update{'' if crowded else 's'} {where} by atomics, which L2 does one after another",
-            "reduce first (tl.sum over the tile, a variable that the loop carries), then one atomic a CTA; or write "
-            "partial results and add them in a second kernel"
+            f"{many} update{'' if crowded else 's'} {where} by atomics: L2 performs these one after another",
+            "reduce first (tl.sum over the tile, or a variable that the loop carries), then issue one atomic for each "
+            "CTA; or store partial results, and add them in a second kernel"
             if severity != "low"
-            else "let fewer CTAs do more work each, or write partial results and add them in a second kernel",
+            else "launch fewer CTAs that do more work each; or store partial results, and add them in a second kernel",
             {"elements": elements, "addresses": addresses, "in_loop": int(looping)},
             confidence="medium",
             estimate=_gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity],
@@ -92,8 +92,8 @@ def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         RULE.id,
         op,
         "medium",
-        f"{elements} elements of a CTA update some {addresses} addresses by atomics, and every CTA the same "
-        "ones: L2 does those on one address one after another",
+        f"{elements} elements of a CTA update about {addresses} addresses by atomics, and all CTAs update the "
+        "same addresses: L2 performs atomics on one address one after another",
         _COUNT_FIRST,
         {"elements": elements, "addresses": addresses},
         confidence="medium",
@@ -119,8 +119,8 @@ def _of_a_launch(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         RULE.id,
         op,
         "medium",
-        f"the launch updates the {kernel.lengths[name]} elements of {name} by atomics, {each:.0f} times each in the "
-        "mean, which L2 does one after another",
+        f"the launch updates the {kernel.lengths[name]} elements of {name} by atomics, {each:.0f} times each on "
+        "average: L2 performs atomics on one element one after another",
         _COUNT_FIRST,
         {"elements": value.numbers.size * ctas, "addresses": kernel.lengths[name]},
         confidence="medium",
@@ -146,9 +146,10 @@ def _of_zeros(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
         RULE.id,
         op,
         "medium",
-        f"the atomics add 0 to {name_of(value, kernel)} for each element that the choice of {where} sets to 0: L2 does "
-        "them like all others, one after another where they meet",
-        "put the condition of the choice into the mask of the atomics, and of the loads whose values only they need",
+        f"the atomics add 0 to {name_of(value, kernel)} for each element that the choice (tl.where) of {where} sets to "
+        "0: L2 performs these atomics too, one after another if they have the same address",
+        "put the condition of the choice into the mask of the atomics, and into the mask of the loads whose values "
+        "only these atomics use",
         {"chosen": len(left)},
         confidence="medium",
         estimate=(1.5, 1.0, 10.0),

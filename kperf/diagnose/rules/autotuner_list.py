@@ -24,8 +24,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 None,
                 "low",
-                "its autotuner has one configuration, so it measures nothing and chooses nothing",
-                "give it several: other tiles, num_warps and num_stages",
+                "the kernel's autotuner has a single configuration, so it compares nothing",
+                "give @triton.autotune several triton.Config, with other tiles, num_warps and num_stages",
                 {"configurations": 1},
                 candidates=[*kernel.more_warps()[:1], {"num_stages": (kernel.num_stages or 1) + 1}],
             )
@@ -58,8 +58,11 @@ def _at_the_edge(kernel: Kernel, tuning: Tuning, edges: dict[str, tuple[list[int
         RULE.id,
         None,
         severity,
-        f"its autotuner chose what stands at the end of its list: {'; '.join(words)}",
-        "add " + ", ".join(f"{name}={value}" for name, (_, value) in edges.items()) + " to its configurations",
+        "the kernel's autotuner chose a value at the end of its list, so a value beyond the list may be faster: "
+        + "; ".join(words),
+        "add a triton.Config with "
+        + " or ".join(f"{name}={value}" for name, (_, value) in edges.items())
+        + " to the autotuner's list",
         evidence,
         confidence="medium" if gains else "low",
         candidates=[{name: value} for name, (_, value) in edges.items()],

@@ -11,12 +11,15 @@ from kperf.diagnose.thresholds import BANK_WAYS
 from kperf.ir.layouts import Coordinates, tensor_types
 from kperf.trace.analyze.finding import Finding
 
-_REORDER = "load the tile in the order in which it is used: swap its strides, or transpose it once before the loop"
-_SWIZZLE = (
-    "swizzle the buffer (a larger maxPhase, NVMMASharedLayout) or pad its rows; read along the dimension in which it "
-    "was written"
+_REORDER = (
+    "load the tile in the order in which the kernel uses it: swap the strides in its pointers, or transpose it once "
+    "before the loop"
 )
-_ADVICE = {False: _REORDER, True: _SWIZZLE, None: f"{_REORDER}; of Gluon, {_SWIZZLE}"}
+_SWIZZLE = (
+    "swizzle the buffer (gl.SwizzledSharedLayout with a larger max_phase, or gl.NVMMASharedLayout), pad its rows, or "
+    "read it along the dimension along which the kernel writes it"
+)
+_ADVICE = {False: _REORDER, True: _SWIZZLE, None: f"{_REORDER}; in Gluon, {_SWIZZLE}"}
 """By `is_gluon`: Gluon's buffers have the layouts that its source gives them, others those that the compiler chose."""
 
 
@@ -35,7 +38,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             "high" if looping and ways >= 2 * BANK_WAYS and kernel.is_gluon else "medium",
-            f"{ways} lanes of a warp meet in one bank of shared memory, so each access takes {ways} turns",
+            f"{ways} lanes of a warp use the same bank of shared memory, so each access takes {ways} turns instead of "
+            "one",
             _ADVICE[kernel.is_gluon],
             {"ways": ways, "bytes": tensor.size * tensor.bytes},
             confidence="medium",

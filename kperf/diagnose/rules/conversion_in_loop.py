@@ -44,18 +44,19 @@ def _finding(kernel: Kernel, cause: Operation, conversions: list[Operation]) -> 
         RULE.id,
         cause,
         "low" if stored else "medium",
-        f"each iteration moves {size} bytes through shared memory to change their layout ({before} to {after})",
-        "collect what is transposed and use tl.trans once after the loop; or load the tile with its indices swapped "
-        "in the pointers, which leaves one conversion"
+        f"each iteration moves {size} bytes through shared memory to change their layout, i.e. which thread has which "
+        f"element ({before} to {after})",
+        "sum the tiles as they are, and use tl.trans once after the loop; or load the tile transposed, with its two "
+        "indices swapped in the pointers, which leaves one conversion"
         if cause.name == _TRANSPOSE
         else (
-            "store by a tensor descriptor (desc.store): TMA takes the tile from shared memory"
+            "store by a tensor descriptor (desc.store): TMA writes the tile from shared memory"
             if tma
-            else "store less often"
+            else "store less often, for example once after the loop"
         )
         if stored
         else "move the conversion out of the loop: accumulate in one layout, transpose while loading (tl.trans of the "
-        "pointer tile), or apply what needs the other layout after the loop",
+        "pointer tile), or do after the loop what needs the other layout",
         {"bytes": size, "conversions": len(conversions), "from": before, "to": after},
         confidence="medium",
         estimate=(1.1, 1.0, 1.5) if stored else (1.25, 1.0, 2.0),

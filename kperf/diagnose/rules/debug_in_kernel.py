@@ -8,6 +8,12 @@ from kperf.trace.analyze.finding import Finding
 
 _LEFT = {"tt.print": "tl.device_print", "gpu.barrier": "tl.debug_barrier", "ttg.barrier": "tl.debug_barrier"}
 
+_COST = {
+    "tl.device_print": "each thread call a function that writes to memory",
+    "tl.debug_barrier": "the warps wait for each other",
+}
+_WITHOUT = {"tl.device_print": "", "tl.debug_barrier": ": the compiler inserts the barriers that the kernel needs"}
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of `tt.print` anywhere and barriers in a loop, outside of warp-specialised kernels.
@@ -24,8 +30,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             "high" if any(one.name in MMAS for loop in loops[:1] for one in own(loop)) else "medium",
-            f"{_LEFT[op.name]} makes the warps wait for each other{' in each iteration' if loops else ''}",
-            "take it out: the compiler puts barriers where they are needed",
+            f"{_LEFT[op.name]} makes {_COST[_LEFT[op.name]]}{' in each iteration' if loops else ''}",
+            f"remove it{_WITHOUT[_LEFT[op.name]]}",
             {"operation": op.name},
             estimate=(2.0, 1.0, 3.0),
         )

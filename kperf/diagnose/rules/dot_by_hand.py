@@ -26,7 +26,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 kernel,
                 maker,
                 f"a product of {_by(types[0].shape)} elements is summed",
-                "write it as tl.dot(a, b) with 16-bit operands; pad a dimension below 16 to 16",
+                "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
             )
     bodies = (loop.regions[-1] for loop in kernel.named(*LOOPS))
     for region in (*kernel.module.function.regions, *bodies):
@@ -35,7 +35,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 kernel,
                 product,
                 f"rank-1 updates of {_by(tensor_types(product.rest)[0].shape)} elements are summed",
-                f"load {LEAST_TILE} or more of the vectors at once, as two tiles, and write it as tl.dot(a, b, acc) "
+                f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write acc = tl.dot(a, b, acc) "
                 "with 16-bit operands",
             )
 
@@ -45,7 +45,7 @@ def _finding(kernel: Kernel, product: Operation, computed: str, advice: str) -> 
         RULE.id,
         product,
         "high",
-        f"{computed} on the FMA units, which is a matrix product that the tensor cores could do",
+        f"{computed} on the FMA units: this is a matrix multiplication, which the tensor cores do faster",
         advice,
         {"elements": tensor_types(product.rest)[0].size},
         estimate=(8.0, 2.0, 16.0),

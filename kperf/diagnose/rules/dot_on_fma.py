@@ -18,8 +18,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if element == "f32":
             why = "its operands are float32 and input_precision is 'ieee'"
             advice = (
-                "where fewer bits are enough, pass input_precision='tf32' or bfloat16 operands; 'tf32x3' is as exact "
-                "and needs large tiles"
+                "if fewer bits are enough, pass input_precision='tf32' or bfloat16 operands; input_precision='tf32x3' "
+                "is as exact as 'ieee', and needs large tiles"
             )
             # Somebody asked for it. tf32x3 takes 1.17 times as long for 64 x 64 (H200); bfloat16 gives the most.
             severity: Level = "medium"
@@ -27,7 +27,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             estimate = (1.5, 0.85, rates["bf16"] / rates["fp32"])
         else:
             why = f"no MMA of this target takes {element} operands in this shape"
-            advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16"
+            advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16 (rows, columns, K)"
             severity, estimate = "high", (6.0, 2.0, 16.0)
         yield kernel.finding(
             RULE.id,

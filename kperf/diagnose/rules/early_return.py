@@ -19,8 +19,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "low" if one.early_time_share < EARLY_CTAS / 2 else "medium",
-        f"{one.early_share:.0%} of the CTAs return without work, in {one.early_time_share:.0%} of all CTAs' time",
-        "launch only the CTAs that have work: compute the grid on the host, or let a persistent kernel skip them",
+        f"{one.early_share:.0%} of the CTAs run no iteration of the main loop, and take {one.early_time_share:.0%} of "
+        "the time of all CTAs",
+        "launch only the CTAs that have work: compute the grid on the host, or write a persistent kernel that skips "
+        "tiles without work",
         {"early_share": one.early_share, "early_time_share": one.early_time_share},
         (1 / (1 - one.early_time_share), 1.0, 1 / (1 - one.early_time_share) * 1.05),
     )

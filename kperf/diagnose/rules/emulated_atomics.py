@@ -23,12 +23,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             "medium",
-            f"an atomic of {types[-1].element} is no instruction here: each element loads, adds, and swaps in a loop "
-            "until no other thread came between, and each addition rounds",
-            "where many updates meet at an address, add in float32 and convert the sum in a kernel that follows; or "
-            "let neighbouring threads update neighbouring addresses, which sm_90 adds two and more at a time"
+            f"the GPU has no instruction for this atomic on {types[-1].element}: each element repeats a load, an "
+            "addition and a compare-and-swap until no other thread interferes, and each addition rounds",
+            "if many updates have the same address, add in a float32 tensor, and convert the sums in a second kernel; "
+            "or let neighbouring threads update neighbouring addresses, which sm_90 adds two or more at a time"
             if types[-1].bytes == 2
-            else "add in float32, or write partial results and add them in a second kernel",
+            else "add in float32; or store partial results, and add them in a second kernel",
             {"instructions": len(swaps), "elements": types[-1].size},
             confidence="medium",
             estimate=(1.1, 0.75, 10.0),

@@ -27,12 +27,18 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         longest,
         "medium",
-        f"{exposed:.0f} of {iteration_time:.0f} cycles an iteration are arithmetic with no MMA in flight"
-        + (f": the {len(computing)} consumers do it in step" if in_step else ""),
-        "let the consumers take turns (a named barrier orders their MMAs), so that one's arithmetic runs while the "
-        "other's MMAs run"
+        f"in {exposed:.0f} of the {iteration_time:.0f} cycles of an iteration warps do arithmetic while no MMA is in "
+        "flight"
+        + (
+            f": the {len(computing)} consumers (warp groups that issue MMAs) do their arithmetic at the same time"
+            if in_step
+            else ""
+        ),
+        "let the consumers take turns (a named barrier orders their MMAs), so that one consumer's arithmetic runs "
+        "while another consumer's MMAs run"
         if in_step
-        else "issue the next iteration's MMA before the arithmetic of this one, or give the work to two consumers",
+        else "issue the next iteration's MMA before this iteration's arithmetic, or split the work between two "
+        "consumers (warp groups that issue MMAs)",
         {"exposed_cycles": exposed, "arithmetic_cycles": hidden.cycles, "iteration_cycles": iteration_time},
         saved(timeline, exposed),
     )

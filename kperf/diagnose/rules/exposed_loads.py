@@ -26,7 +26,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         "high" if wait.share >= SEVERE_WAIT else "medium",
         f"loads are exposed: {wait.cycles:.0f} of {iteration_time:.0f} cycles an iteration wait for them "
         f"({wait.warp_group}{', by samples' if wait.share_by_events is not None else ''})",
-        "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
+        "raise num_stages by one or two; if shared memory is full, use a smaller tile along the dimension of the loop "
+        "(BLOCK_K in a GEMM)",
         {"wait_cycles": wait.cycles, "iteration_cycles": iteration_time, "share": wait.share},
         saved(timeline, wait.cycles),
         [{"num_stages": stages} for stages in (3, 4, 5, 2)],

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
+from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, own
 from kperf.diagnose.occupancy import (
     arithmetic_bounds,
@@ -50,9 +51,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         widest.operation,
         "medium",
-        f"a thread loads {each:.2g} bytes and ends: too little is in flight to fill the memory's pipe",
-        f"let a CTA work on {max(2, round(2 * BYTES_IN_FLIGHT / each))} times as many elements (BLOCK), so that a "
-        "thread has 16 bytes and more",
+        f"each thread loads {each:.2g} bytes and ends: too few bytes are in flight for the memory's full bandwidth",
+        f"let a CTA work on {max(2, round(2 * BYTES_IN_FLIGHT / each))} times as many elements (a larger BLOCK), "
+        "so that a thread loads 16 bytes or more",
         {"bytes_of_a_thread": each, "elements": widest.tensor.size, "threads": threads},
         confidence="medium",
         estimate=gain_of_more_bytes(kernel, each * threads),
@@ -98,10 +99,11 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
             RULE.id,
             widest.operation,
             "medium",
-            f"each iteration waits for what it loads: {asked} bytes in flight of the {resident} "
-            f"CTA{'s' * (resident > 1)} on an SM, and its memory wants {LEAST_SM_BYTES}",
-            f"load the tiles of several iterations at once; or {_ahead(kernel, loads)}, so that those of the next ones "
-            "are under way",
+            f"each iteration waits for its own loads: {resident} "
+            f"{agreeing(resident, 'CTA on an SM has', 'CTAs on an SM have')} {asked} bytes in flight, and the memory's "
+            f"full bandwidth needs {LEAST_SM_BYTES}",
+            f"load the tiles of several iterations at once; or {_ahead(kernel, loads)}, so that the loads of the "
+            "next iterations are under way",
             {"bytes_in_flight": asked, "ctas": resident},
             confidence="medium",
             estimate=(min(math.sqrt(gain), _MOST), 1.0, min(gain, 2 * _MOST)),  # of 33 6.1 x were measured (H100)
@@ -118,7 +120,10 @@ def _ahead(kernel: Kernel, loads: Sequence[Access]) -> str:
         LEAST_AHEAD_BYTES * kernel.arch.warp_size
     )
     fewer = kernel.with_option(f"num_warps={warps}") if 0 < warps < kernel.num_warps else "take a larger BLOCK"
-    return f"{fewer}, so that a thread has the {LEAST_AHEAD_BYTES} bytes that are loaded ahead at least, and {stages}"
+    return (
+        f"{fewer}, so that a thread loads the {LEAST_AHEAD_BYTES} bytes that the compiler needs to load ahead, and "
+        f"{stages}"
+    )
 
 
 def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
@@ -143,9 +148,9 @@ def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
         widest.operation,
         "medium",
         f"each iteration loads {each:.2g} bytes a thread and waits for them: the {now} CTAs of an SM have "
-        f"{now * asked} bytes in flight together, and its memory wants {LEAST_SM_BYTES}",
-        f"{kernel.with_option(f'num_warps={fewer}')}, so that a thread has up to {VECTOR_BYTES} bytes and an SM "
-        f"{then} CTAs; or let an iteration work on several rows, or on more of one, at once",
+        f"{now * asked} bytes in flight together, and the memory's full bandwidth needs {LEAST_SM_BYTES}",
+        f"{kernel.with_option(f'num_warps={fewer}')}, so that a thread loads up to {VECTOR_BYTES} bytes and an SM "
+        f"holds {then} CTAs; or let an iteration work on several rows, or on a longer part of a row, at once",
         {"bytes_of_a_thread": each, "bytes_in_flight": now * asked, "threads": kernel.threads, "ctas_then": then},
         confidence="medium",
         estimate=(math.sqrt(gain), 1.0, gain),  # 1.43 x were measured where the bytes in flight doubled (H200)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import IN_LOOP, SEVERE_GAIN
@@ -40,8 +41,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             wide[0],
             "low" if few else "high" if estimate[0] >= SEVERE_GAIN else "medium",
-            f"{len(wide)} operations are done in float64, though no argument is: twice the registers, and 1/2 (H100) "
-            "to 1/64 (others) of float32's rate",
+            f"{len(wide)} {agreeing(len(wide), 'operation computes', 'operations compute')} in float64, although no "
+            "argument is float64: this takes twice the registers of float32, at 1/2 (H100) to 1/64 (others) of "
+            "float32's rate",
             "convert to tl.float32 instead, and write constants as plain Python floats",
             {"operations": len(wide), "elements": widest},
             estimate=estimate,

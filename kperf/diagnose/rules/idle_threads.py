@@ -24,14 +24,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
     warps = warps_of_vectors(kernel, widest.asked_bytes)
-    others = "a mask leaves the others without work" if masked else "the others repeat the same work"
-    fewer = f"; or launch with num_warps={warps}" if warps < kernel.num_warps else ""
+    others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
+    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}" if warps < kernel.num_warps else ""
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium",
         f"the CTA has {threads} threads for {elements} elements: {others}",
-        f"let a CTA work on several rows or a larger BLOCK{fewer}",
+        f"let a CTA work on several rows, or on a larger BLOCK{fewer}",
         {"threads": threads, "elements": elements},
         estimate=gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0),
     )

@@ -22,9 +22,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "high" if sms.idle >= SEVERE_SHARE else "medium",
-        f"CTAs differ: the slowest (program {one.slowest.program_id}) runs {one.slowest.us:.0f} us, the median "
-        f"{one.cta_us.median:.0f} us, and SMs are idle {sms.idle:.0%} of the launch",
-        "split long rows or groups into parts of equal work, start the longest first, or take tiles from a counter",
+        f"CTAs take unequal times: the slowest CTA (program {one.slowest.program_id}) runs for {one.slowest.us:.0f} "
+        f"us, the median CTA for {one.cta_us.median:.0f} us, and SMs are idle for {sms.idle:.0%} of the launch",
+        "split long rows or groups into parts of equal work, start the CTAs with most work first, or let CTAs take "
+        "tiles from an atomic counter",
         {"slowest_us": one.slowest.us, "median_us": one.cta_us.median, "idle": sms.idle},
         (1 / max(1 - sms.idle, 0.05), 1.0, 1 / max(1 - sms.idle, 0.05) * 1.1),
     )

@@ -37,7 +37,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     op,
                     "medium" if gain >= MEDIUM_GAIN else "low",
                     f"each iteration computes {types[0].size} indices in 64 bits, which takes two to four times the "
-                    "instructions and twice the registers",
+                    "instructions and twice the registers of 32 bits",
                     _advice(kernel, op),
                     {"elements": types[0].size, "share_of_instructions": share},
                     confidence="medium",
@@ -50,11 +50,11 @@ def _advice(kernel: Kernel, op: Operation) -> str:
     frame = frame_of(op)
     at = (frame.file, frame.line) if frame is not None else None
     if at in kernel.compiled.lines_with(_BLOCK) and TMA_LOADS[0] in kernel.arch.operations:
-        return "in place of the block pointer take a tl.make_tensor_descriptor, whose indices have 32 bits"
+        return "instead of the block pointer use tl.make_tensor_descriptor, whose indices have 32 bits"
     for what, word in (("block pointer", _BLOCK), ("tensor descriptor", _DESCRIPTOR)):
         if at in kernel.compiled.lines_with(word):
-            return f"in place of the {what} take pointers and masks, with offsets of 32 bits"
-    return "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32"
+            return f"instead of the {what} use pointers and masks, with 32-bit offsets"
+    return "compute the tile's first address once before the loop, in 64 bits, and the offsets in the loop in 32 bits"
 
 
 def _gain(kernel: Kernel) -> tuple[float, float]:

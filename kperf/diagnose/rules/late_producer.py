@@ -22,9 +22,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         region_of(timeline, most.warp_group, [most.region]),
         "medium",
-        f"the producer is late: without its {most.region} an iteration of {iteration_time:.0f} cycles would take "
-        f"{most.cycles:.0f} less",
-        "let consumers release a buffer as soon as its MMA is over, add a stage, or load the next tile before the loop",
+        f"the producer (the warp group that loads) is late: if its {most.region} took no time, an iteration of "
+        f"{iteration_time:.0f} cycles would take {most.cycles:.0f} cycles less",
+        "let consumers release a buffer as soon as the MMA that reads it is over, add a stage, or load the next tile "
+        "before the loop",
         {"saved_cycles": most.cycles, "iteration_cycles": iteration_time},
         saved(timeline, most.cycles),
     )

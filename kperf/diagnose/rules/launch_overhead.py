@@ -19,8 +19,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "medium",
-        f"the kernel takes {took * 1e3:.1f} us, about as long as its launch",
-        "launch it in a CUDA graph, fuse it with its neighbours, or give it more work",
+        f"the kernel runs for {took * 1e3:.1f} us, and the CPU takes about {LAUNCH_MS * 1e3:.0f} us to launch a kernel",
+        "launch the kernel in a CUDA graph, fuse it with the kernel before or after it, or let one launch do more work",
         {"original_us": took * 1e3},
     )
 

@@ -24,7 +24,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         None,
         "medium",
         f"{count} CTAs leave {sms - count} of {sms} SMs without work",
-        "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
+        "split the work further: use smaller tiles, or several CTAs for one sum (split-K); or do the work of several "
+        "launches in one",
         {"ctas": count, "sms": sms},
         confidence="low",
         estimate=((sms / count) ** _LIKELY, 1.0, sms / count),

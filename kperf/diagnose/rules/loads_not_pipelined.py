@@ -22,8 +22,8 @@ _MOST = 8.0
 _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
-_ALONE = "; with {} stages one CTA is left on an SM, where now another works while one waits"
-_MORE_BUFFERS = "allocate three buffers or more, and load ahead"
+_ALONE = "; with {} stages only one CTA fits on an SM, and no other CTA can work while it waits"
+_MORE_BUFFERS = "allocate three buffers or more, and load ahead into those that no MMA reads"
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -42,9 +42,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     RULE.id,
                     op,
                     "medium",
-                    "the loop adds to what is in memory: each iteration waits for a load, and stores it again",
-                    "add with tl.atomic_add, which waits for nothing, or let each program have output tiles of its own "
-                    "and sum them in registers",
+                    "the loop adds to what is in memory: each iteration loads a tile, waits for it, and stores it "
+                    "again",
+                    "add with tl.atomic_add, for which no thread waits; or let each program sum its own output tile in "
+                    "registers, and store it once after the loop",
                     {"elements": max(sizes)},
                     confidence="medium",
                     estimate=_gain_in_registers(kernel, loop, op),
@@ -148,9 +149,10 @@ def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
                 RULE.id,
                 op,
                 "low" if hidden else "medium",
-                "each iteration waits for memory twice: the load's address depends on what the load"
-                f"{f' on line {at.line}' if at else ''} gives",
-                "load the next iteration's index before this one's tile is used, in a variable that the loop carries",
+                "each iteration waits for memory twice: this load's address depends on the load"
+                f"{f' on line {at.line}' if at else ' of an index'}",
+                "load the next iteration's index before this iteration's tile is used, in a variable that the loop "
+                "carries",
                 {"elements": max(sizes), "index_line": at.line if at else 0},
                 confidence="medium",
                 estimate=(1.05, 1.0, 1.5) if hidden else (1.3, 1.0, 2.0),
@@ -173,7 +175,10 @@ def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | N
 
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
-    few = f"a thread can prove only {access.thread_bytes} contiguous bytes, and {takes} {LEAST_AHEAD_BYTES} or more"
+    few = (
+        f"the compiler can prove only {access.thread_bytes} contiguous bytes of a thread, and {takes} "
+        f"{LEAST_AHEAD_BYTES} or more"
+    )
     if descriptor := kernel.descriptor_in_parts(access):
         why, advice = passed_in_parts(descriptor)
     elif divisors := wrapped_by(kernel, access):
@@ -181,7 +186,7 @@ def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     elif access.value.loaded and access.has_neighbours:
         why, advice = FROM_MEMORY
     else:
-        return few, "make the inner stride a constexpr of 1 and the other strides multiples of 16"
+        return few, "pass the inner stride as a tl.constexpr of 1, and make the other strides multiples of 16"
     return f"{few}: {why}", advice
 
 
@@ -215,30 +220,36 @@ def _reason(  # noqa: PLR0911 (a case a reason)
     if loop.name == "scf.while":
         return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
     if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):
-        return "it stands in a branch", "load outside of the branch, with a mask that the branch's condition decides"
+        return "it is in a branch of the loop", "load before the branch, with the branch's condition as the mask"
     if any(inner.name in ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print") for inner in own(around)):
-        return "a barrier or a print in the loop forbids it", "take tl.debug_barrier and prints out of the loop"
+        return (
+            "the compiler pipelines no loop with a barrier or a print",
+            "remove tl.debug_barrier and prints from the loop",
+        )
     if any(inner.name == "scf.for" for inner in own(around)):
-        return "another loop stands inside this one", "flatten the two loops into one, or pipeline the inner one"
+        return "another loop is inside this loop", "flatten the two loops into one, or pipeline the inner loop"
     if _index_load(kernel, loop, op) is not None:
         return (
-            "its address depends on what another load of the same iteration gives",
+            "its address depends on another load of the same iteration",
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
     if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES:
         return _few_bytes(kernel, access)
     if _is_turned(kernel, loop, op, access):
         return (
-            "wgmma takes operands of 8 bits only with K as their contiguous dimension, so that each thread turns its "
-            "part of this tile on the way",
-            "store the operand with K contiguous (of tl.dot(a, b): b as [N, K]) and load its transpose",
+            "wgmma takes 8-bit operands only if K (the dimension over which the MMA sums) is contiguous, so each "
+            "thread has to transpose its part of this tile",
+            "keep the operand in memory with K contiguous (for tl.dot(a, b): b as [N, K]), and load its transpose",
         )
     if kernel.is_gluon and op.name in ASYNC_COPIES:
-        return "it fills one buffer, which this iteration reads", _MORE_BUFFERS
+        return "each iteration fills the buffer that it reads itself", _MORE_BUFFERS
     if kernel.num_stages is None:
-        more = f"; of Gluon, {_MORE_BUFFERS}" if kernel.is_gluon is None else ""
-        return "no buffer is filled ahead", f"compile it with num_stages={wanted}{more}"
-    return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
+        more = f"; in Gluon, {_MORE_BUFFERS}" if kernel.is_gluon is None else ""
+        return "no buffer is filled ahead", f"compile the kernel with num_stages={wanted}{more}"
+    return (
+        "the compiler puts no iteration between the load and its use",
+        "load the operands of tl.dot directly in the loop",
+    )
 
 
 RULE = Rule("loads-not-pipelined", "Loads of an MMA that are not pipelined", check)

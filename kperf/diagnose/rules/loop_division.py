@@ -51,16 +51,16 @@ def _in_loops(kernel: Kernel) -> Iterator[Finding]:
                 continue
             gain = _gain(kernel, [other for other, its in divided if (its == 0) == (number == 0)])
             most = 2 * gain - 1 if number else _MOST
-            costly = "a number known at run time, some twenty instructions"
-            by = f"{number}, a multiplication and shifts" if number else costly
+            costly = "a number known only at run time, which takes some twenty instructions for"
+            by = f"{number}, which takes a multiplication and shifts for" if number else costly
             constant = "" if number else "make the divisor a tl.constexpr, "
             yield kernel.finding(
                 RULE.id,
                 op,
                 "low" if number and gain < MEDIUM_GAIN else "medium",
-                f"each iteration divides {types[0].size} indices by {by} each",
-                f"keep quotient and remainder in variables that the loop carries, {constant}or loop over the "
-                "dimensions one by one",
+                f"each iteration divides {types[0].size} indices by {by} each index",
+                f"carry quotient and remainder from iteration to iteration in variables, {constant}or write a loop for "
+                "each dimension",
                 {"elements": types[0].size, "divisor": number},
                 confidence="medium",
                 estimate=(gain, 1.0, most),
@@ -126,9 +126,9 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         costliest,
         "high" if likely >= SEVERE_GAIN else "medium",
-        f"a CTA divides {tensor.size} indices {times}by a number known at run time, in {8 * tensor.bytes} bits{also}: "
-        f"this takes some {cost.divisions:.0f} cycles of an SM, all other instructions {cost.others:.0f}, and memory "
-        f"{cost.memory:.0f} for the bytes",
+        f"a CTA divides {tensor.size} indices {times}by a number known only at run time, in {8 * tensor.bytes} bits"
+        f"{also}: this takes some {cost.divisions:.0f} cycles of an SM, all other instructions take "
+        f"{cost.others:.0f} cycles, and memory takes {cost.memory:.0f} cycles to move the bytes",
         _advice(kernel, operations),
         {
             "elements": tensor.size,
@@ -207,7 +207,10 @@ def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
     divisors = [kernel.values.operand(op, 1) for op in divisions]
     ways = []
     if not any(one is not None and one.loaded for one in dividends):
-        ways.append("give what the divisions find an axis of the grid (or an outer loop), so that it is a scalar")
+        ways.append(
+            "give what the divisions compute, such as the row, an axis of the grid or an outer loop, so that it is a "
+            "scalar"
+        )
     if any(_instructions(kernel, op) == _LONG for op in divisions):
         ways.append("compute the indices in 32 bits")
     if any(one is not None and one.arguments and not one.loaded and not one.program for one in divisors):

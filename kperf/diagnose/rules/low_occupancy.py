@@ -52,7 +52,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 where,
                 "medium",
-                f"an SM holds {warps} warps of it, by {resource}: too few to hide the latency of memory",
+                f"an SM holds only {warps} warps of this kernel, because of its {resource}: too few to hide the "
+                "latency of memory",
                 kernel.warps_advice() if resource == "registers" else "use fewer stages or a smaller tile",
                 evidence | {"bytes_in_flight": asked},
                 estimate=(1.4, 1.0, 2.0),
@@ -72,8 +73,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             where,
             "low",
             f"{registers} registers a thread leave room for {now} {agreeing(now, 'CTA', 'CTAs')} on an SM; {wanted} "
-            "would leave room for one more",
-            f"try maxnreg={wanted}, or num_warps={min(kernel.num_warps * 2, 32)}",
+            "registers would leave room for one more CTA",
+            f"try maxnreg={wanted} or num_warps={min(kernel.num_warps * 2, 32)}",
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
@@ -96,8 +97,8 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         RULE.id,
         load,
         "medium",
-        f"its grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
-        "too few to hide the latency of memory",
+        f"the grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
+        "too few warps to hide the latency of memory",
         f"launch {now} CTAs an SM, each with a smaller share of the iterations",
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
@@ -120,9 +121,9 @@ def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str])
                     RULE.id,
                     copies[0][0],
                     "medium",
-                    f"an SM holds {now * kernel.total_warps} warps of it, because {depth} stages of {stage} bytes fill "
-                    "its shared memory: while they wait, no MMA is issued",
-                    f"{with_stages(kernel, loop, str(stages))}, which leaves room for one CTA more",
+                    f"an SM holds only {now * kernel.total_warps} warps of this kernel, because {depth} stages of "
+                    f"{stage} bytes fill its shared memory: while these warps wait, no MMA is issued",
+                    f"{with_stages(kernel, loop, str(stages))}, which leaves room for one more CTA",
                     evidence | {"stages": depth, "stages_for_one_more": fewer},
                     confidence="medium",
                     estimate=(1.2, 1.0, 1.6),

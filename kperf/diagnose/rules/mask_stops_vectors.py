@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kperf.diagnose.kernel import STORES, Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import Vector, findings
+from kperf.diagnose.vectors import Vector, findings, no_multiple
 from kperf.trace.analyze.finding import Finding
 
 
@@ -16,14 +16,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _reason(vector: Vector) -> tuple[str, str]:
     if vector.cause == "mask":
         return (
-            f"its mask ends at {', '.join(vector.unknown)}, of which no multiple of 16 is known",
-            "launch with a multiple of 16 (the compiler then specialises the kernel), or leave the mask out where the "
-            "tile divides the size",
+            f"its mask ends at {no_multiple(vector.unknown)}",
+            f"pass a multiple of 16 as {' and '.join(vector.unknown)} (Triton then specialises the kernel for it), or "
+            "leave out the mask if the tile divides the size",
         )
-    why = "its mask is computed from loaded numbers, so that each element may have its own"
+    why = "its mask is computed from loaded numbers, so that it may leave out any element"
     if vector.access.operation.name in STORES:
-        return why, "store all elements, with what stood there where the mask is false (tl.where), if no other CTA may"
-    return why, "load with the mask of the bounds alone, and choose with tl.where(mask, x, other) after it"
+        return why, (
+            "store all elements (where the mask is false, the old value: load it, and choose with tl.where), if no "
+            "other CTA writes to them"
+        )
+    return why, "load with the mask of the tensor's bounds alone, and then choose with tl.where(mask, x, other)"
 
 
 RULE = Rule("mask-stops-vectors", "A mask that stops vectorisation", check, needs="machine code")

@@ -67,18 +67,19 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding:
     before, behind = any(not side.behind for side in sides), any(side.behind for side in sides)
-    bounds = "bounds do" if before and behind else "beginning does" if before else "end does"
+    bounds = "bounds" if before and behind else "beginning" if before else "end"
+    do = "do" if before and behind else "does"
     masks = lines_of((side.mask for side in sides), loop) or "the same line"
-    begin = "begin the loop at the first tile of which the CTA's rows keep a column"
-    end = "end the loop after the last column that the CTA's rows keep, as tl.minimum(n, (block + 1) * BLOCK)"
+    begin = "begin the loop at the first tile in which the CTA's rows keep a column"
+    end = "end the loop after the last column that the CTA's rows keep, at tl.minimum(n, (block + 1) * BLOCK)"
     advice = "; ".join(text for text, wanted in ((begin, before), (end, behind)) if wanted)
     return kernel.finding(
         RULE.id,
         loop,
         "high" if any(op.name in MMAS for op in own(loop)) else "medium",
-        f"the mask of {masks} removes whole tiles, and the loop computes them all the same: its {bounds} not depend on "
-        "which rows the CTA has",
-        f"{advice}; tiles of which it removes nothing need no mask",
+        f"the mask of {masks} removes whole tiles, and the loop computes these tiles all the same: the loop's "
+        f"{bounds} {do} not depend on which rows the CTA has",
+        f"{advice}; tiles in which the mask removes nothing need no mask",
         {"rows": sides[0].rows, "before": int(before), "behind": int(behind)},
         confidence="medium",
         estimate=(2.5, 1.0, 8.0) if before else (1.6, 1.0, 2.0),
@@ -87,9 +88,9 @@ def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding
 
 def _idle(kernel: Kernel, idle: Idle) -> Finding:
     """Of iterations that do nothing. If no launch says how many, they are taken to be few more than a third."""
-    end, where = "end" if idle.is_behind else "beginning", lines_of([idle.mask], idle.loop) or "the same line"
+    where = lines_of([idle.mask], idle.loop) or "the same line"
     which = "behind the length" if idle.is_behind else "before the position"
-    message = f"iterations {which} that a CTA loads do nothing, by the mask of {where}, and the loop's {end} is another"
+    message = f"iterations {which} that a CTA loads do nothing, by the mask of {where}, but the loop runs them all"
     estimate, evidence = (1.6, 1.0, 8.0), {"before": int(not idle.is_behind), "behind": int(idle.is_behind)}
     if idle.count is not None:
         without, count = idle.count
@@ -128,9 +129,9 @@ def _empty(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
         RULE.id,
         loop,
         "medium",
-        f"a CTA whose rows lie behind the number that it loads stores none of them, by the mask of {where}, and runs "
-        "the loop all the same",
-        "return before the loop where the CTA's first row is not below that number",
+        f"a CTA whose rows are all at or behind the number that it loads stores nothing, by the mask of {where}, but "
+        "runs the whole loop",
+        "return before the loop if the CTA's first row is not less than that number",
         {"empty_ctas": 1},
         confidence="medium",
         estimate=(1.5, 1.0, 4.0),

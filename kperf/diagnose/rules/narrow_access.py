@@ -10,6 +10,7 @@ from kperf.diagnose.vectors import (
     Cause,
     Vector,
     findings,
+    no_multiple,
     offset_of_rows,
     passed_in_parts,
     wrapped,
@@ -24,16 +25,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _of_alignment(vector: Vector) -> tuple[str, str]:
     return (
-        f"of {', '.join(vector.unknown)} no multiple of 16 is known, so that rows may begin anywhere",
-        f"pass tensors and strides that are multiples of 16, or say tl.multiple_of({vector.unknown[0]}, 16) where "
-        "it is so; pad rows if it is not",
+        f"its address depends on {no_multiple(vector.unknown)}, so that rows may begin anywhere",
+        "pass tensors and strides that are multiples of 16 (pad the rows), or write "
+        f"tl.multiple_of({vector.unknown[0]}, 16) in the kernel if that always holds",
     )
 
 
 def _of_an_offset(vector: Vector) -> tuple[str, str]:
     return (
-        f"rows begin up to {offset_of_rows(vector.access)} bytes behind a multiple of {VECTOR_BYTES}",
-        f"begin rows at multiples of {VECTOR_BYTES} bytes: pad what stands before them, or lay it elsewhere",
+        f"rows begin up to {offset_of_rows(vector.access)} bytes after a multiple of {VECTOR_BYTES} bytes",
+        f"begin rows at multiples of {VECTOR_BYTES} bytes: pad what stands before them, or move it to a tensor of its "
+        "own",
     )
 
 
@@ -42,8 +44,8 @@ def _of_a_stride(vector: Vector) -> tuple[str, str]:
     names, are = " and ".join(vector.unknown), "is" if len(vector.unknown) == 1 else "are"
     return (
         f"{names} {are} 1 at this launch, and the kernel is compiled for any number",
-        f"declare {names} as tl.constexpr; or leave out the annotation and do_not_specialize, so that the JIT compiles "
-        "for 1",
+        f"declare {names} as tl.constexpr; or remove the annotation (such as `: int`) and do_not_specialize, so that "
+        "Triton compiles the kernel for 1",
     )
 
 

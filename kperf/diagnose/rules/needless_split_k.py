@@ -82,7 +82,7 @@ def _finding(kernel: Kernel, op: Operation, split: _Split, best: int, estimate: 
     value = kernel.values.operand(op, 0)
     tensor = name_of(value, kernel) if value is not None else "the output"
     advice = (
-        "let each CTA sum over all of K, and write its tile with tl.store: then nothing sets the output to 0 before"
+        "let each CTA sum over all of K, and write its tile with tl.store; no kernel then has to set the output to 0"
         if best == 1
         else f"split K into {best} parts"
     )
@@ -90,9 +90,9 @@ def _finding(kernel: Kernel, op: Operation, split: _Split, best: int, estimate: 
         RULE.id,
         op,
         "high" if estimate[0] >= SEVERE_GAIN else "medium",
-        f"{split.parts} CTAs add their parts of each tile of {tensor} by atomics, although its {split.tiles} tiles "
-        f"alone are {split.tiles / split.slots:.1f} waves of {split.slots} CTAs: a loop of "
-        f"{split.schedule.iterations:.0f} iterations ends in atomics on {split.tile_bytes // 1024} KB",
+        f"{split.parts} CTAs add their parts of each tile of {tensor} by atomics, although one CTA for each of "
+        f"the {split.tiles} tiles gives {split.tiles / split.slots:.1f} waves of {split.slots} CTAs: each CTA runs "
+        f"only {split.schedule.iterations:.0f} iterations before its atomics on {split.tile_bytes // 1024} KB",
         advice,
         {
             "tiles": split.tiles,

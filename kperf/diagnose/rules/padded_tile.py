@@ -30,12 +30,16 @@ def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, 
         RULE.id,
         mma,
         "medium" if fast else "low",
-        f"the MMA's tile has {length} {name}, and the store's mask keeps {used}: "
-        f"{1 - used / length:.0%} of its work is thrown away"
-        + ("" if fast else ", though its loads take longer than that work"),
+        f"the MMA's tile has {length} {name}, and the store's mask keeps only {used}: "
+        f"{1 - used / length:.0%} of the MMA's work is thrown away"
+        + ("" if fast else ", although its operands' loads take longer than this work"),
         f"use a tile of {wanted} {name}"
         + (" (the fewest that tl.dot takes)" if wanted == LEAST_TILE else "")
-        + (", or exchange the operands, so that they are its columns" if side == 0 and wanted == LEAST_TILE else ""),
+        + (
+            ", or compute the transpose (exchange the operands), so that these rows are columns"
+            if side == 0 and wanted == LEAST_TILE
+            else ""
+        ),
         {"tile": length, "used": used},
         confidence="medium",
         estimate=(min(length / wanted, 4.0) ** 0.5, 1.0, length / wanted) if fast else (1.1, 1.0, 1.5),

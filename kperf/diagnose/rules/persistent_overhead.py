@@ -19,10 +19,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "medium",
-        f"from tile to tile the kernel loses {boundary.median:.0f} cycles, as much as "
+        f"between one output tile and the next a CTA loses {boundary.median:.0f} cycles, the time of "
         f"{boundary.median / iteration_time:.1f} iterations",
-        "store the last tile while the next one is computed: two accumulators, a TMA store that is waited for later, "
-        "or an epilogue in parts",
+        "store a tile while the next tile is computed: loop over tiles with tl.range(..., flatten=True), use two "
+        "accumulators, wait later for the TMA store, or store the tile in parts",
         {"boundary_cycles": boundary.median, "iteration_cycles": iteration_time},
     )
 

@@ -59,7 +59,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "high" if gain >= SEVERE_GAIN else "medium",
         f"the order of the programs loses reuse in L2: the {schedule.waves[0]} CTAs that run at the same time share "
         f"few tiles of {' and '.join(dict.fromkeys(tensors))}, so the launch loads {moved / 1e9:.1f} GB from device "
-        f"memory; in another order {least / 1e9:.1f} GB",
+        f"memory; in another order it would load {least / 1e9:.1f} GB",
         _advice(order, tensors),
         {
             "moved_gb": moved / 1e9,
@@ -143,9 +143,9 @@ def _advice(order: _Order, tensors: Sequence[str]) -> str:
             "where the tile is computed from the program id"
         )
     return (
-        f"number the tiles in groups of {order.group} of {tensors[0]}, as Triton's matmul tutorial does with "
-        f"GROUP_SIZE_M={order.group}: consecutive programs take the {order.group} tiles that share one of "
-        f"{tensors[-1]}, before they go on to the next one (tl.swizzle2d computes both indices)"
+        f"number the tiles in groups, as Triton's matmul tutorial does with GROUP_SIZE_M={order.group}: {order.group} "
+        f"consecutive programs load {order.group} tiles of {tensors[0]} and the same tile of {tensors[-1]}, and the "
+        f"next {order.group} programs load the next tile of {tensors[-1]} (tl.swizzle2d computes both indices)"
     )
 
 

@@ -59,10 +59,10 @@ def _finding(kernel: Kernel, where: Operation, random: float, others: float) -> 
         RULE.id,
         where,
         "medium" if random > others else "low",
-        f"{elements} random numbers take some {random:.0f} cycles of an SM, and all else that is done with them "
-        f"{others:.0f}: Philox computes {_GIVES} numbers at a time",
-        f"use all {_GIVES}: tl.rand4x or tl.randint4x of a quarter of the offsets, put together with tl.join and "
-        "tl.reshape; or fewer rounds (n_rounds=7 of 10)",
+        f"making {elements} random numbers takes some {random:.0f} cycles of an SM, and all other work on them takes "
+        f"{others:.0f}: each call makes {_GIVES} numbers, and the kernel uses one",
+        f"use all {_GIVES} numbers: call tl.rand4x or tl.randint4x with a quarter of the offsets, and put the results "
+        "together with tl.join and tl.reshape; or pass n_rounds=7 (by default 10)",
         {"random_cycles": random, "other_cycles": others, "elements": elements},
         confidence="medium",
         estimate=(math.sqrt(gain), 1.0, max(gain, 1.1)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.console import agreeing
 from kperf.diagnose.history import History
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
@@ -32,8 +33,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         None,
         "medium" if len(kinds) >= MANY_COMPILATIONS else "low",
-        f"it was compiled {len(kinds)} times for {history.launches} launches: {_in_words(name, values)}"
-        + (f"; so do {', '.join(others)}" if others else ""),
+        f"Triton compiled the kernel {len(kinds)} times for {history.launches} launches: {_in_words(name, values)}"
+        + (f"; {', '.join(others)} {agreeing(len(others), 'differs', 'differ')} too" if others else ""),
         advice,
         {
             "compilations": len(kinds),

@@ -42,10 +42,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "medium" if gain >= MEDIUM_GAIN else "low",
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
-                f"let each warp have whole {whole}: fewer warps, or more {whole} in the tile"
+                f"give each warp whole {whole}: use fewer warps, or more {whole} in the tile"
                 if _needed(loop, op)
-                else "keep a vector that the loop carries and reduce it once after the loop; or let each warp have "
-                f"whole {whole}",
+                else "add to a vector that the loop carries, and reduce the vector once after the loop; or give each "
+                f"warp whole {whole}",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
                 confidence="medium",
                 estimate=(min(gain, 1.4), 1.0, 3.0 if gain >= MEDIUM_GAIN else gain),

@@ -54,7 +54,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 access.operation,
                 "medium" if gain >= MEDIUM_GAIN else "low",
                 f"each iteration loads the same {access.tile_bytes} bytes of {name_of(access.value, kernel)} again",
-                "load it once before the loop",
+                "load these bytes once before the loop",
                 {"bytes": access.tile_bytes},
                 estimate=(gain, 1.0, _MOST),
             )
@@ -105,9 +105,9 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
         RULE.id,
         access.operation,
         "medium",
-        f"each iteration loads {addresses} numbers of {name_of(access.value, kernel)} {times} times each: the tile's "
-        "other index does not change the address",
-        "load them once, as a row or a column, and let it be broadcast where it is used",
+        f"each iteration loads {addresses} numbers of {name_of(access.value, kernel)} {times} times each: "
+        f"{times} elements of the tile have the same address",
+        "load each number once, as a smaller tile such as a row or a column, and broadcast this tile where it is used",
         {"addresses": addresses, "elements": access.tensor.size},
         confidence="medium",
         estimate=(gain**0.5, 0.9, gain),
@@ -130,11 +130,11 @@ def _no_room(kernel: Kernel, access: Access) -> str:
 
 def _advice(kernel: Kernel, later: Access, *, no_room: bool) -> str:
     if no_room:
-        return "let this loop run from the end to the beginning, because L2 has what was loaded last"
+        return "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
     if not (loops := loops_around(later.operation)) or kernel.runs_once(loops[0]):
-        return "keep what was loaded in registers"
-    keep = "let a larger BLOCK hold it in registers, and load it once"
-    return keep if _has_stores(loops[0]) else f"let the first pass be the only one (an online algorithm); or {keep}"
+        return "keep what the first load returns in a variable, and leave out this load"
+    keep = "let a larger BLOCK hold the whole row in registers, and load it once"
+    return keep if _has_stores(loops[0]) else f"compute all in one pass (an online algorithm); or {keep}"
 
 
 def _has_stores(loop: Operation) -> bool:
@@ -155,10 +155,10 @@ def _stored_again(kernel: Kernel, loop: Operation, access: Access) -> Iterator[F
         RULE.id,
         access.operation,
         "medium",
-        f"each iteration loads the {access.tile_bytes} bytes of {name_of(access.value, kernel)} that the last one "
-        "stored, and waits for them",
-        "keep them in a variable that the loop carries, and store it once after the loop; what another thread's "
-        "element is needed for, tl.gather or tl.sort does",
+        f"each iteration loads the {access.tile_bytes} bytes of {name_of(access.value, kernel)} that the "
+        "iteration before stored, and waits for them",
+        "keep them in a variable that the loop carries, and store it once after the loop; if a thread needs another "
+        "thread's element, use tl.gather or tl.sort",
         {"bytes": access.tile_bytes},
         confidence="medium",
         estimate=(gain, min(gain**0.5, 1.2), 10.0 if gain == _CARRIED else 2 * gain),

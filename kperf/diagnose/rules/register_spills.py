@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.console import agreeing
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.rule import Rule
@@ -36,15 +37,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         estimates.append(waiting.estimate)
         evidence |= waiting.evidence
         waits = (
-            f"; for want of registers {waiting.awaited} of the {waiting.issued} wgmma instructions of its loops are "
-            f"waited for before the next is issued ({waiting.warning})"
+            f"; because registers run out, the warps wait for {waiting.awaited} of the {waiting.issued} wgmma "
+            f"instructions in loops before they issue the next one (ptxas {waiting.warning})"
         )
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
         "high" if estimates else "medium",
-        f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} loads and stores of them in "
-        f"loops){each}{waits}",
+        f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} "
+        f"{agreeing(found.in_loops, 'instruction of a loop loads', 'instructions of loops load')} or store "
+        f"them){each}{waits}",
         kernel.warps_advice(),
         evidence,
         estimate=max(estimates, default=(1.1, 1.0, 1.3)),

@@ -30,11 +30,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 searching[0],
                 "medium",
-                "each iteration loads one number and waits for it to know where the next one is",
+                "each iteration loads one number, and waits for it because it decides where the next number is",
                 "load a block of numbers at once (tl.arange) and count them with tl.histogram, or with tl.atomic_add"
                 if counting
-                else "load all numbers at once (tl.arange) and count those that are less with tl.sum, or search on the "
-                "host",
+                else "load all numbers at once (tl.arange) and count with tl.sum those that are less than the wanted "
+                "one; or search on the host",
                 {"loads": len(searching)},
                 estimate=(1.2, 1.0, 3.0),
             )
@@ -45,7 +45,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 moving[0],
                 "low" if beside else "high",
-                "each iteration loads one number and waits for it: all threads of the CTA do the same",
+                "each iteration loads one number and waits for it, and all threads of the CTA do the same work",
                 "load a block of numbers at once (tl.arange), and "
                 + ("scan it with tl.cumsum" if scans else "reduce it with tl.sum or tl.max"),
                 {"loads": len(moving)},

@@ -68,8 +68,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             scan.masking,
             "high" if likely >= SEVERE_GAIN else "medium",
             f"each of the {scan.length} prefixes is reduced on its own, by a triangular mask: this takes some "
-            f"{by_hand:.0f} cycles of an SM, and all else {'in an iteration' if loops else 'of a CTA'} "
-            f"{max(others, least):.0f}",
+            f"{by_hand:.0f} cycles of an SM, and all other work {'of an iteration' if loops else 'of a CTA'} takes "
+            f"{max(others, least):.0f} cycles",
             _advice(op, scan),
             {
                 "elements": scan.tile.size,

@@ -14,20 +14,20 @@ _SMALL = 256
 _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of which a product is the shortest way to write a power."""
 _INSTEAD = {
-    "pow": "write tl.exp2(y * tl.log2(x)) where x is positive, a product for a whole exponent",
+    "pow": "write tl.exp2(y * tl.log2(x)) if x is positive, or a product such as x * x if the exponent is an integer",
     "tanh": "write 2 * tl.sigmoid(2 * x) - 1",
     "exp": "use tl.exp or tl.exp2, which are one MUFU instruction",
     "log": "use tl.log or tl.log2, which are one MUFU instruction",
-    "div": "multiply by the reciprocal, computed once",
+    "div": "multiply by the reciprocal of the divisor, computed once",
     "sqrt": "use tl.sqrt, which is approximate",
     "sin": "load it from a table that is computed once",
     "cos": "load it from a table that is computed once",
     "erf": "use the tanh form of GELU, if its error of 1e-3 is allowed",
 }
 _ON_NVIDIA = {
-    "log": "use libdevice.fast_logf or fast_log2f, which are one MUFU instruction and a product",
-    "sin": "load it from a table that is computed once, or use libdevice.fast_sinf of an argument between -pi and pi",
-    "cos": "load it from a table that is computed once, or use libdevice.fast_cosf of an argument between -pi and pi",
+    "log": "use libdevice.fast_logf or fast_log2f, which are one MUFU instruction and a multiplication",
+    "sin": "load it from a table that is computed once, or use libdevice.fast_sinf for arguments between -pi and pi",
+    "cos": "load it from a table that is computed once, or use libdevice.fast_cosf for arguments between -pi and pi",
 }
 """In place of those above: its tl.log and tl.sin are library functions too."""
 _OF_ANY = "use Triton's own function (tl.*), or a polynomial that is accurate enough"
@@ -52,8 +52,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 op,
                 "low",
-                "tl.exp multiplies each element by log2(e) first, beside products that wait for it",
-                "fold log2(e) = 1.44269504 into the scale that the scores are multiplied with, and use tl.exp2",
+                "tl.exp first multiplies each element by log2(e), and the MMAs of the loop wait for this",
+                "multiply the scale of the scores by log2(e) = 1.44269504 once, before the loop, and use tl.exp2",
                 {"elements": types[-1].size},
                 confidence="medium",
                 estimate=(1.03, 1.0, 1.1),
@@ -64,7 +64,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             "medium",
-            f"{called} of {types[-1].size} elements is a library function of tens of instructions, not one MUFU",
+            f"{called} of {types[-1].size} elements is a library function of tens of instructions, where a "
+            "hardware function takes one",
             _power(kernel, op) or (instead[named[1]] if named else _OF_ANY),
             {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
             confidence="medium",

@@ -44,9 +44,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 products[0],
                 "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
-                f"a tile of {m} x {n} does {done:.0f} operations for each byte that it loads, and the tensor "
-                f"cores need {wanted:.0f} to be busy",
-                f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune around them",
+                f"with a tile of {m} x {n} the loop does {done:.0f} operations for each byte that it loads, and the "
+                f"tensor cores need {wanted:.0f} to be busy",
+                f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune tiles around this "
+                "size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
                 confidence="medium",
                 estimate=(min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
@@ -74,9 +75,10 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             RULE.id,
             op,
             "high",
-            f"each iteration multiplies {depth} columns of its operands, rows of {size} bytes: waiting for them takes "
-            "longer than the MMA",
-            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), and autotune around that",
+            f"each iteration multiplies only {depth} columns of its operands (rows of {size} bytes): waiting for its "
+            "loads takes longer than the MMA",
+            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), with a larger BLOCK_K, "
+            "and autotune BLOCK_K around this value",
             {"depth": depth, "row_bytes": size},
             confidence="medium",
             estimate=(gain**0.5, 1.0, gain),  # 2.2 x were measured of 4 (H100)

@@ -22,7 +22,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         copies[0][0] if copies else None,
         "high",
-        f"the kernel cannot be launched: a CTA needs {shared} bytes of shared memory and may have {limit}",
+        f"the kernel cannot be launched: a CTA needs {shared} bytes of shared memory and may have {limit} bytes",
         " or ".join(filter(None, [stages, "use a smaller tile"])),
         {"shared_bytes": shared, "limit": limit, "stage_bytes": stage, "stages_that_fit": max(fit, 0)},
     )

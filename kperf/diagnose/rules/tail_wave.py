@@ -25,8 +25,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "high" if tail >= SEVERE_SHARE else "medium",
-        f"{blocks} CTAs are {waves:.2f} waves of {slots}: SMs are idle {sms.idle:.0%} of the launch, most at its end",
-        "choose tiles so that the waves are nearly whole, make the kernel persistent, or split the last tiles",
+        f"{blocks} CTAs are {waves:.2f} waves of {slots} CTAs: SMs are idle for {sms.idle:.0%} of the launch, mostly "
+        "at its end",
+        f"choose tiles that give {slots} CTAs, a multiple of {slots}, or slightly fewer; make the kernel persistent; "
+        "or split the tiles of the last wave",
         {"ctas": blocks, "waves": waves, "idle": sms.idle},
         (1 / (1 - tail), 1.0, ceil(waves) / waves),
     )

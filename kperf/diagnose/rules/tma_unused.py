@@ -24,9 +24,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 op,
                 "low",
-                "every thread computes addresses and copies 16 bytes at a time, where one thread could have TMA copy "
-                "the tile",
-                "make a tl.make_tensor_descriptor (or a TensorDescriptor on the host) and load with desc.load",
+                "every thread computes addresses and copies 16 bytes at a time, although TMA could copy the whole tile "
+                "for one thread",
+                "make desc = tl.make_tensor_descriptor(...) (or a TensorDescriptor on the host), and load with "
+                "desc.load",
                 {"thread_bytes": access.thread_bytes, "tile_bytes": access.tile_bytes},
                 confidence="medium",
                 estimate=(1.1, 1.0, 1.3),

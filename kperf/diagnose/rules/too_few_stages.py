@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
+from kperf.console import agreeing
 from kperf.diagnose.kernel import MMAS, Kernel, own
 from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
@@ -36,8 +37,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             copies[0][0],
             "medium",
-            f"the loop fills {depth} buffers ahead, so one iteration has to hide a load's whole latency",
-            f"{advice}: a stage more takes {more} bytes of shared memory and costs no CTA",
+            f"the loop has {depth} {agreeing(depth, 'buffer', 'buffers')} for each tile, so one iteration has to hide "
+            "the whole latency of a load",
+            f"{advice}: one more stage takes {more} bytes of shared memory, and no fewer CTAs fit on an SM",
             {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
             confidence="medium",
             estimate=(1.2, 1.0, 1.6),

@@ -109,8 +109,8 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         "low" if stride else severity,
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
         + (f", unless {stride} is 1" if stride else "")
-        + (f"; the same holds for {lines}, and the estimate is of all together" if lines else "")
-        + (f"; the next CTA along {axis} uses others of the same sectors" if shared else ""),
+        + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
+        + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
         f"if {stride} is 1, say so with i32:1 in --signature"
         if stride
         else _advice_of_ctas(axis, step)
@@ -147,8 +147,8 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
 def _advice_of_ctas(axis: str, step: int) -> str:
     """Of CTAs that have an element of a sector each."""
     return (
-        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along {axis} or more: a tile whose last index runs"
-        f" along what tl.program_id({'xyz'.index(axis)}) chooses now"
+        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along axis {axis} of the grid or more, with a "
+        f"tile whose last index takes the place of tl.program_id({'xyz'.index(axis)})"
     )
 
 
@@ -160,14 +160,14 @@ def _together(kernel: Kernel, access: Access, others: list[Access]) -> Finding:
         gain = max(_written_in_part(kernel, [access, *others]), 1.1)
         severity = "high" if gain >= _MANY else "medium"
         message = (
-            f"a request of the store writes {access.sector_use:.0%} of each sector that it moves to L2, and others of "
-            f"{lines} write the rest, each by itself"
+            f"each request of the store writes {access.sector_use:.0%} of each sector that it moves to L2, and "
+            f"requests of {lines} write the rest separately"
         )
     else:
         gain = 1.3
         message = (
-            f"a request of the load uses {access.sector_use:.0%} of the bytes that it moves (the others serve {lines}, "
-            "from the cache)"
+            f"each request of the load uses {access.sector_use:.0%} of the bytes that it moves (the cache serves the "
+            f"other bytes to {lines})"
         )
     return kernel.finding(
         RULE.id,
@@ -233,8 +233,8 @@ def _advice_of_parts(kernel: Kernel, access: Access, parts: int) -> str:
         )
     if store and power:
         return f"put the {parts} parts of an element side by side with tl.join and tl.reshape, and store them together"
-    return f"keep the {parts} parts of an element in tensors of their own" + (
-        f"; or load {parts} times BLOCK elements side by side and take them apart with tl.reshape and tl.split"
+    return f"keep each of the {parts} parts of an element in a tensor of its own" + (
+        f"; or load {parts} times BLOCK contiguous elements, and separate the parts with tl.reshape and tl.split"
         if power
         else ""
     )
@@ -246,14 +246,17 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
     if row < SECTOR_BYTES:
         return (
             f"let a CTA work on {SECTOR_BYTES // row} times as many elements or more along the tile's dimension "
-            f"{along}: {row} bytes of each row are a part of a sector of {SECTOR_BYTES}"
+            f"{along}: {row} bytes of each row are only a part of a {SECTOR_BYTES}-byte sector"
         )
     if descriptor := kernel.descriptor_in_parts(access):
         return passed_in_parts(descriptor)[1]
     if divisors := wrapped_by(kernel, access):
         return wrapped(divisors)[1]
     if kernel.is_gluon:
-        return f"let the layout's order begin with dimension {along}, and put its threads and elements there"
+        return (
+            f"let the layout's order begin with dimension {along}, and its size_per_thread and threads_per_warp lie "
+            "along this dimension"
+        )
     return (
         f"let the compiler know that the tile's dimension {along} is contiguous: pass its stride as a tl.constexpr, or "
         "say tl.max_contiguous(index, BLOCK)"

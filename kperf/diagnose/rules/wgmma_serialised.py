@@ -27,13 +27,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     if waiting is not None:
         if waiting.for_registers and spills(kernel) is not None:  # register-spills says so
             return
-        why = f" ({waiting.warning}: {waiting.reason})" if waiting.warning else ""
+        why = f" (ptxas {waiting.warning}: {waiting.reason})" if waiting.warning else ""
         yield kernel.finding(
             RULE.id,
             mmas[0],
             "high",
-            f"{waiting.awaited} of the {waiting.issued} wgmma instructions of its loops are waited for before the next "
-            f"is issued{why}",
+            f"the warps wait for {waiting.awaited} of the {waiting.issued} wgmma instructions in loops before they "
+            f"issue the next one{why}",
             _advice(kernel, mmas[0], waiting),
             waiting.evidence,
             estimate=waiting.estimate,
@@ -52,9 +52,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 wait,
                 "medium" if alone else "low",
-                "each iteration waits until its own MMA is done before it goes on: no wgmma is in flight meanwhile",
-                "wait for the last iteration's MMA instead, warpgroup_mma_wait(1, ...), free its buffer then, and "
-                "wait for 0 after the loop",
+                "each iteration waits for its own MMA before it goes on, and then no wgmma is in flight",
+                "wait for the MMA of the iteration before, with warpgroup_mma_wait(1, ...), free that MMA's buffer "
+                "then, and call warpgroup_mma_wait(0, ...) after the loop",
                 {"pendings": 0, "warps": warps},
                 confidence="medium",
                 estimate=(1.2, 0.95, 1.6) if alone else (1.05, 1.0, 1.2),
@@ -64,18 +64,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _advice(kernel: Kernel, mma: Operation, waiting: Serialised) -> str:
     """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone."""
     if waiting.for_registers:
-        return f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
+        return (
+            f"{kernel.warps_advice()}: the values that the loop keeps during MMAs do not fit into a thread's registers"
+        )
     bound = _unknown_end(kernel, mma)
     if waiting.for_its_sum and bound is not None and _read_in_loop(mma) is None:
         peeled = any(not loops_around(op) for op in kernel.named(_DOT))
         return (
-            f"say that the loop runs, tl.assume({bound}) before it, or make its bounds tl.constexpr"
-            + (", or do the last step in the loop too, under its mask" if peeled else "")
-            + ": where it may not run, the sum has two sources, zeros and the MMA"
+            f"say before the loop that it runs at least once, tl.assume({bound}), or make its bounds tl.constexpr"
+            + (", or do the last step in the loop too, with a mask" if peeled else "")
+            + ": for the compiler, the sum is otherwise either zeros or the MMA's result"
         )
     return (
-        "keep the accumulator untouched between MMAs (rescale it after the wait), unroll nothing by hand, and let "
-        "fewer values live across the loop"
+        "leave the accumulator untouched between MMAs (rescale it after the wait), unroll no loop by hand, and keep "
+        "fewer values during the loop"
     )
 
 
@@ -97,14 +99,14 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
     factors = _factors(kernel, mma)
     more = gain_without_spills(kernel)  # the product needs registers beside the sum
     types = tensor_types(reader.rest)
-    rounded = f", and rounded to {types[0].element} in each iteration" if types and types[0].element != "f32" else ""
+    rounded = f", rounded to {types[0].element} in each iteration" if types and types[0].element != "f32" else ""
     varying = any(loops_around(mma)[0] in loops_around(factor) for factor in factors)
     return kernel.finding(
         RULE.id,
         mma,
         "low" if varying else "medium",
-        "each MMA is waited for in its own iteration, because the sum is made outside of it"
-        + (", with a factor of each iteration" if varying else rounded),
+        "each iteration waits for its own MMA, because another instruction adds the MMA's result to the sum"
+        + (", multiplied by a factor of that iteration" if varying else rounded),
         "take a larger BLOCK_K for each factor"
         + (", or let two warp groups of a CTA take turns (num_warps=8)" if kernel.num_warps <= _WARP_GROUP else "")
         if varying

@@ -28,16 +28,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         severity: Level = "high" if loops_around(op) else "medium"
         if rows < _ROWS:
             severity = "low" if rows <= 16 else "medium"
-            why = f"its tile has {rows} rows, and wgmma takes {_ROWS}"
-            advice = f"use tiles of {_ROWS} or 128 rows; swap the operands (compute the transpose) if the rows are few"
+            why = f"its tile has {rows} rows, and wgmma needs at least {_ROWS}"
+            advice = (
+                f"use tiles of {_ROWS} or 128 rows; if the problem has few rows, swap the operands (compute the "
+                "transpose)"
+            )
         elif kernel.num_warps % _WARPS:
-            why = f"num_warps={kernel.num_warps}, and wgmma is issued by {_WARPS} warps"
+            why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
             advice = f"{kernel.with_option(f'num_warps={_WARPS}')}, or 8 for tiles of 128 rows"
             if rows * columns <= _SMALL:
                 severity = "medium"  # 1.15 x were measured of 64 x 64 (H200)
         else:
-            why = f"{element} operands of {rows}x{columns} do not meet its conditions on layout"
-            advice = "give the second operand with the reduction dimension contiguous, and use 2-D operands"
+            why = f"{element} operands of {rows}x{columns} do not have a layout that wgmma takes"
+            advice = (
+                "give the second operand with K (the dimension over which the MMA sums) contiguous, and use 2-D "
+                "operands"
+            )
         yield kernel.finding(
             RULE.id,
             op,

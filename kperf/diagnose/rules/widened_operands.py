@@ -55,11 +55,12 @@ def _of_halves(kernel: Kernel, op: Operation, place: int, widened: _Widened, *, 
         RULE.id,
         op,
         "high" if both else "medium",
-        f"an operand of the MMA is {element} in memory and is made float32 "
-        f"{'before it' if both else 'as the other is'}, which halves the tensor cores' rate at least",
-        f"give tl.dot the {element} operands; it sums in float32"
+        f"an operand of the MMA is {element} in memory, and is converted to float32 "
+        f"{'before the MMA' if both else 'as the other operand is float32'}, which at least halves the tensor cores' "
+        "rate",
+        f"give tl.dot the {element} operands without a conversion: tl.dot sums in float32 anyway"
         if both
-        else f"if the MMA needs no more precision, give tl.dot the other operand as {element} too",
+        else f"if {element} is precise enough, convert the other operand to {element}, and give tl.dot both",
         {"operand": place, "loaded_as": element},
         estimate=(3.0, 1.3, 8.0) if both else (1.8, 1.0, 4.0),
     )
@@ -77,9 +78,9 @@ def _of_bytes(kernel: Kernel, op: Operation, one: _Widened, other: _Widened) -> 
         RULE.id,
         op,
         "medium",
-        f"both operands of the MMA are {_words(one)} in memory and are made {_words(one, wide=True)} before it: the "
-        f"tensor cores multiply {one.dtype} {faster:.0f} times as fast",
-        f"give tl.dot the {one.dtype} operands, which it sums in {sums}, and scale the sum",
+        f"both operands of the MMA are {_words(one)} in memory, and are converted to {_words(one, wide=True)} "
+        f"before the MMA: the tensor cores multiply {one.dtype} {faster:.0f} times as fast",
+        f"give tl.dot the {one.dtype} operands, which it sums in {sums}, and then scale the sum",
         {"loaded_as": _words(one), "rate": faster},
         estimate=(1.3, 1.0, 2 * faster),
     )
