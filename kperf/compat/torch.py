@@ -22,6 +22,8 @@ INDUCTOR_VARIABLES = {
 """With these in the environment, Inductor's kernels are launched as all others are."""
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_ALIGNMENT = 512
+"""Bytes, of what torch allocates on a GPU (c10/cuda/CUDACachingAllocator.h, `kMinBlockSize`)."""
 
 
 def spin(cycles: int) -> None:
@@ -61,6 +63,15 @@ def no_fused_attention() -> Iterator[None]:
         for name in names:
             stack.enter_context(patch.object(torch._C, name, lambda *_: False))
         yield
+
+
+def address_without_memory(tensor: torch.Tensor) -> int:
+    """An address for a tensor that has no memory: views of one storage lie in it, other storages elsewhere.
+
+    A storage begins at a multiple of `_ALIGNMENT`, as on a GPU.
+    """
+    storage: int = tensor.untyped_storage()._cdata
+    return storage * _ALIGNMENT + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def writes_of(tensor: torch.Tensor) -> int | None:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from kperf.arch import Arch
 from kperf.compat.torch import (
+    address_without_memory,
     allocated_on,
     backward_within,
     computed_by,
@@ -60,8 +61,8 @@ class _OnMeta(TorchFunctionMode):
         if isinstance(first, torch.Tensor) and first.is_meta:
             if func in _PROPERTIES:
                 return _PROPERTIES[func]
-            if name in _HOLD or name in _ONE or name == "__format__":
-                return self._number(name, args)
+            if name in _HOLD or name in _ONE or name in ("__format__", "data_ptr"):
+                return address_without_memory(first) if name == "data_ptr" else self._number(name, args)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
                 return _on_cpu(first, "cpu" if to_cpu else name)

@@ -448,6 +448,26 @@ def test_a_device_may_be_named_by_type_and_index(tmp_path):
     assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
 
 
+ADDRESSES = """
+k, v = torch.zeros(2, 1 << 20, device="cuda")[:, 1:].unbind()
+other = torch.zeros_like(k)
+assert len({one.data_ptr() for one in (k, v, other)}) == 3
+assert v.data_ptr() - k.data_ptr() == 4 << 20 and k[4:].data_ptr() == k.data_ptr() + 16
+assert other.data_ptr() % 256 == 0 == (k.data_ptr() - 4) % 256
+twice[(1 << 10,)](k, other)
+"""
+
+
+def test_tensors_lie_apart_and_views_in_their_tensor(tmp_path):
+    """A script chooses a kernel by addresses: whether k is v, or whether a tensor begins at a multiple of 16 bytes."""
+    script = tmp_path / "addresses.py"
+    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + ADDRESSES)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    messages = [one["message"] for one in json.loads(done.stdout)["kernels"][0]["findings"]]
+    assert any("of x no multiple of 16 is known" in message for message in messages)
+
+
 def test_functions_of_torch_cuda_stay_apart():
     """torch.compile has a rule for each, and (torch 2.15) fails where one function has two with different rules."""
     import torch
