@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
-Cause = Literal["mask", "loaded mask", "alignment", "offset", "memory", "remainder", "stride", "descriptor"]
+Cause = Literal["mask", "loaded mask", "alignment", "offset", "quotient", "memory", "remainder", "stride", "descriptor"]
 
 FROM_MEMORY = (
     "its address is computed from numbers that are read from memory, of which no alignment is known",
@@ -23,6 +23,7 @@ FROM_MEMORY = (
 """Why the compiler cuts an access into pieces, and what to do."""
 
 
+_QUOTIENTS = ("arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.shrsi", "arith.shrui")
 _SHIFTED = 0.5
 """Of a tile's elements, that another load of the window reads too."""
 
@@ -50,8 +51,8 @@ class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
-    stride, or the divisors where it is a remainder, or the descriptor; none of a mask that is data, or of a base that
-    is read from memory.
+    stride, or the divisors where it is a remainder, or what is divided where it is a quotient, or the descriptor; none
+    of a mask that is data, or of a base that is read from memory.
     """
 
     access: Access
@@ -77,7 +78,8 @@ def findings(
         worst = max(alike, key=_cost)
         why, advice = reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
-        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and worst.cause != "stride" else ""
+        declared = worst.cause not in ("stride", "quotient")
+        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         yield kernel.finding(
             rule,
             worst.access.operation,
@@ -128,7 +130,8 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if access.value.loaded:
         return None
     if offset_of_rows(access):
-        return None if _is_shifted(kernel, access) else ("offset", ())
+        divided = _divided(kernel, access)
+        return None if _is_shifted(kernel, access) else ("quotient", divided) if divided else ("offset", ())
     if of_mask := _limits(kernel, access):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -153,6 +156,19 @@ def offset_of_rows(access: Access) -> int:
     if access.contiguous is None:
         return 0
     return int(np.max(np.take(access.value.numbers, 0, axis=access.contiguous) % VECTOR_BYTES))
+
+
+def _divided(kernel: Kernel, access: Access) -> tuple[str, ...]:
+    """The arguments of whose quotients an address is computed; empty where the launch's rows begin unaligned.
+
+    A quotient is no multiple of 16 to the compiler, nor among the numbers of `Kernel.values`, whatever it is.
+    """
+    quotients = [op for op in kernel.values.sources(access.operation, 0) if op.name in _QUOTIENTS]
+    numbers = (kernel.values.operand(op, 0) for op in quotients)
+    names = frozenset().union(*(one.arguments for one in numbers if one is not None))
+    launched = kernel.launched_values.operand(access.operation, 0) if kernel.grid is not None else None
+    unaligned = launched is not None and offset_of_rows(replace(access, value=launched)) > 0
+    return () if unaligned else tuple(sorted(names))
 
 
 def _is_shifted(kernel: Kernel, access: Access) -> bool:

@@ -100,6 +100,36 @@ def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
     assert [number for rule, number in found if rule == "tma-unused"] == [line(repeated) - 1]
 
 
+SPLIT_ROWS = """
+@triton.jit
+def kernel(x, y, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    length = tl.cdiv(N, SPLIT)
+    begin = tl.program_id(1) * N + tl.program_id(0) * length
+    for i in range(0, length, BLOCK):
+        columns = i + tl.arange(0, BLOCK)
+        tl.store(y + begin + columns, 2 * tl.load(x + begin + columns, mask=columns < length))  # here
+
+x = torch.zeros(64, 4096 + ODD, dtype=torch.bfloat16, device="cuda")
+kernel[(4, 64)](x, torch.empty_like(x), 4096 + ODD, 4, 512)
+"""
+
+
+@pytest.mark.parametrize(("odd", "said"), [("0", "rows begin at a quotient of N"), ("16", "rows begin up to")])
+def test_a_quotient_is_no_multiple_of_16_to_the_compiler_whatever_it_is(tmp_path, odd, said):
+    """A quarter of 4096 columns is a multiple of 16, and begins so; of 4112 columns it is 1028."""
+    text = SPLIT_ROWS.replace("ODD", odd)
+    found = findings(tmp_path, text)["narrow-access", line(text)]
+    assert said in found.message
+    assert ("tl.multiple_of(n // d, 16)" in found.advice) == (odd == "0")
+
+
+@pytest.mark.parametrize("length", ["tl.multiple_of((N + SPLIT - 1) // SPLIT, 16)", "SHARE"])
+def test_a_quotient_of_which_the_compiler_knows_a_multiple_is_no_finding(tmp_path, length):
+    text = SPLIT_ROWS.replace("ODD", "0").replace("tl.cdiv(N, SPLIT)", length)
+    text = text.replace("N, SPLIT: tl", "N, SHARE, SPLIT: tl").replace("4096 + 0, 4,", "4096, 1024, 4,")
+    assert ("narrow-access", line(text)) not in findings(tmp_path, text)
+
+
 COLUMNS = """
 @triton.jit
 def kernel(x, index, out, M, N, BLOCK: tl.constexpr):
