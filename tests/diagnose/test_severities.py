@@ -354,6 +354,48 @@ def test_threads_that_a_mask_leaves_idle_are_counted(tmp_path, width, elements):
         assert "few-bytes-in-flight" not in findings  # it would say the same of the same line
 
 
+SHORT_ROWS = """
+def short_rows(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(x + at)
+    tl.store(y + at, ROW)
+"""
+
+
+def of_short_rows(folder, ctas, block, row="2 * row"):
+    launch = (
+        'x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)\n'
+        f"short_rows[({ctas},)](x, torch.empty_like(x), {block}, num_warps=4)"
+    )
+    return found(folder, SHORT_ROWS.replace("ROW", row), launch)
+
+
+@pytest.mark.parametrize(("waves", "severity", "speedup"), [(1, "low", 1.0), (3, "medium", 3.0), (50, "medium", 8.0)])
+def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup):
+    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time."""
+    finding = of_short_rows(tmp_path, waves * 16 * 132, 64)["idle-threads"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+    findings = of_short_rows(tmp_path, waves * 16 * 132, 128)
+    assert ("few-bytes-in-flight" in findings) == (severity == "medium")
+    if severity == "medium":
+        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(min(speedup, 25600 / 4096))
+
+
+@pytest.mark.parametrize(
+    ("row", "advice", "candidates"),
+    [
+        ("2 * row", "let a CTA work on 8 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
+        ("row / tl.max(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+        ("tl.cumsum(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+    ],
+)
+def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, candidates):
+    finding = of_short_rows(tmp_path, 1 << 18, 128, row)["few-bytes-in-flight"]
+    assert finding.advice.startswith(advice)
+    assert ("or launch with num_warps=1" in finding.advice) == (candidates == [{"num_warps": 1}])
+    assert finding.candidates == candidates
+
+
 PAIRS_OF_ROWS = """
 def ranks(x, y, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
