@@ -346,6 +346,15 @@ def test_functions_of_triton_that_are_the_librarys_are_slow(tmp_path, call, said
         assert found["slow-math", line(text, "# called")].message.startswith(f"{call} of 1024 elements is a library")
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("round(a)", False), ("nearbyint(a)", False), ("copysign(a, a)", False), ("asin(a)", True), ("fmod(a, a)", True)],
+)
+def test_a_function_of_few_instructions_is_not_slow(tmp_path, call, said):
+    text = FUNCTIONS.replace("CALL", call)
+    assert (("slow-math", line(text, "# called")) in findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))) == said
+
+
 def test_a_function_of_the_library_takes_as_long_whoever_calls_it(tmp_path):
     cycles = []
     path = tmp_path / "called.py"

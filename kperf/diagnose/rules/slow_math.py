@@ -1,5 +1,6 @@
 """Functions that take many instructions where a few would do."""
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
 """Elements: of each row of a tile one number may take long."""
+_LONG = 12
+"""Instructions an element: a function that takes fewer, as rounding, is not what a kernel waits for."""
 _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of which a product is the shortest way to write a power."""
 _INSTEAD = {
@@ -60,6 +63,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
             continue
         named = _NAME.fullmatch(called)
+        if named is None and _instructions(kernel, op, types[-1].size) < _LONG:
+            continue
         yield kernel.finding(
             RULE.id,
             op,
@@ -70,6 +75,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=(1.3, 1.0, 3.0),
         )
+
+
+def _instructions(kernel: Kernel, op: Operation, elements: int) -> float:
+    """Of the machine code of an operation's line, for each element of a thread; infinity without machine code."""
+    found = len(kernel.instructions_of(op))
+    return found / max(elements / kernel.threads, 1) if found else math.inf
 
 
 def _power(kernel: Kernel, op: Operation) -> str:
