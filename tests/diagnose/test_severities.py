@@ -396,6 +396,26 @@ def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, can
     assert finding.candidates == candidates
 
 
+PARTS_OF_RECORDS = """
+def records(x, y, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i)
+    for part in tl.static_range(PARTS):
+        tl.store(y + i * PARTS + part, value + part)
+"""
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+def test_an_element_is_stored_once_however_many_warps_hold_it(tmp_path, warps):
+    """32 elements in records of 11: 11 stores of 32 sectors each, beside the bytes of 12 elements."""
+    launch = (
+        'x = torch.empty(1 << 20, device="cuda")\n'
+        f'records[(1 << 15,)](x, torch.empty(11 << 20, device="cuda"), 11, 32, num_warps={warps})'
+    )
+    estimate = found(tmp_path, PARTS_OF_RECORDS, launch)["uncoalesced-access"].estimate
+    assert estimate.speedup == pytest.approx(11 * 32 * 32 / 2050 / (32 * 12 * 4 / 3900), rel=0.05)
+
+
 PAIRS_OF_ROWS = """
 def ranks(x, y, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
