@@ -598,6 +598,31 @@ def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_
     assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
 
 
+WEIGHTED = """
+def weighted(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    pa, pb, ps = a + rm[:, None] * K + rk[None, :], b + rk[:, None] * N + rn[None, :], s + rk[None, :]
+    for _ in range(0, K, BK):
+        x = tl.load(pa)
+        weight = tl.load(ps)
+        acc = tl.dot(x * weight, tl.load(pb), acc)
+        pa, pb, ps = pa + BK, pb + BK * N, ps + BK
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+def test_a_vector_of_weights_is_not_worth_a_descriptor(tmp_path):
+    """128 bytes of weights in each iteration, which scale the columns of x."""
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        f"weighted[(64, 64)](a, b, torch.empty(4096, {BF16}), c, 4096, 4096, 64, 64, 64, num_warps=4, num_stages=3)"
+    )
+    found(tmp_path, WEIGHTED, launch)
+    every = diagnosis_of(tmp_path / "script.py").findings
+    assert sorted(one.source.line for one in every if one.id == "tma-unused") == [9, 11]
+
+
 TWICE = """
 def norm(x, y, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
