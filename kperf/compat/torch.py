@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -52,6 +52,16 @@ def allocated_on(device: torch.device) -> Iterator[None]:
 
     guards: Any = torch._C._dynamo.guards
     with patch.object(guards, "_empty_strided_cuda", allocate):
+        yield
+
+
+@contextmanager
+def without_driver() -> Iterator[None]:
+    """Within it the code that Inductor writes gets a device and a stream without asking the driver."""
+    with (
+        patch.object(torch.cuda, "_DeviceGuard", lambda *_: nullcontext()),
+        patch.object(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0, create=True),
+    ):
         yield
 
 

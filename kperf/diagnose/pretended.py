@@ -24,6 +24,7 @@ from kperf.compat.torch import (
     computed_by,
     no_fused_attention,
     set_wrap_triton_enabled,
+    without_driver,
 )
 from kperf.ir import offline
 
@@ -185,6 +186,7 @@ def pretended_cuda(arch: Arch) -> Iterator[_Compile]:
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
         stack.enter_context(allocated_on(_META))
+        stack.enter_context(without_driver())
         stack.enter_context(no_fused_attention())
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))

@@ -50,6 +50,17 @@ def test_no_finding_is_an_answer():
     assert "nothing found; memory bounds it: it multiplies no matrices" in done.stdout
 
 
+def test_code_that_inductor_wrote_needs_no_driver(tmp_path):
+    script = tmp_path / "output_code.py"
+    begin = "import torch, triton, triton.language as tl\nfrom torch._C import _cuda_getCurrentRawStream\n"
+    call = "x = torch.empty(2, 4096, device='cuda')\nwith torch.cuda._DeviceGuard(0):\n    torch.cuda.set_device(0)\n"
+    call += "    stream = _cuda_getCurrentRawStream(0)\n    twice[(16,)](x[0], x[1])\n"
+    script.write_text(begin + KERNEL.format("twice") + call)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 def test_explain_prints_the_rules_page():
     done = kperf("diagnose", "--static", DRAFT, "--explain")
     assert (ROOT / "docs/rules/uncoalesced-access.md").read_text().strip() in done.stdout
