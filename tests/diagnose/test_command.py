@@ -50,6 +50,30 @@ def test_no_finding_is_an_answer():
     assert "nothing found; memory bounds it: it multiplies no matrices" in done.stdout
 
 
+ONE_TILE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x, y = tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * N + n[None, :])
+    tl.store(c + m[:, None] * N + n[None, :], tl.dot(x, y))
+
+x, y = torch.empty(2, 128, 64, device="cuda", dtype=torch.bfloat16).unbind()
+product[(1,)](x, y, torch.empty(128, 128, device="cuda"), 128, 128, 64)
+"""
+
+
+def test_a_product_without_a_loop_is_one(tmp_path):
+    script = tmp_path / "one_tile.py"
+    script.write_text(ONE_TILE)
+    done = kperf("diagnose", "--static", script, "--json")
+    (kernel,) = json.loads(done.stdout)["kernels"]
+    assert kernel["bound"]["message"] == (
+        "the tensor cores bound it: it does 64 operations for each byte that it loads"
+    )
+
+
 def test_code_that_inductor_wrote_needs_no_driver(tmp_path):
     script = tmp_path / "output_code.py"
     begin = "import torch, triton, triton.language as tl\nfrom torch._C import _cuda_getCurrentRawStream\n"

@@ -33,7 +33,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         yield from _of_depth(kernel, loop)
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
-        known = intensity(kernel, loop)
+        known = intensity(kernel, own(loop))
         if known is None or any(op.line in short for op in products) or max(max(shape[:2]) for shape in shapes) > _SIDE:
             continue
         done, wanted = known
