@@ -623,6 +623,31 @@ def test_a_vector_of_weights_is_not_worth_a_descriptor(tmp_path):
     assert sorted(one.source.line for one in every if one.id == "tma-unused") == [9, 11]
 
 
+LARGEST = """
+def largest(x, y, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
+    top = -float("inf")
+    for start in range(0, n, BLOCK):
+        STEP
+    tl.store(y + tl.program_id(0), top)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "needed"),
+    [
+        ("top = tl.maximum(top, tl.max(tl.load(x + row + start + i), 0))", False),
+        ("top = tl.max(tl.maximum(tl.load(x + row + start + i), top), 0)", False),
+        ("top = tl.max(tl.load(x + row + start + i) * top, 0)", True),
+        ("top = tl.max(tl.maximum(tl.load(x + row + start + i) + top, top), 0)", True),
+    ],
+)
+def test_elements_that_meet_the_last_result_first_can_keep_their_own(tmp_path, step, needed):
+    launch = 'x = torch.empty(4096, 8192, device="cuda")\nlargest[(4096,)](x, x, 8192, 1024)'
+    advice = found(tmp_path, LARGEST.replace("STEP", step), launch)["reduction-in-loop"].advice
+    assert ("keep a vector that the loop carries" in advice) != needed
+
+
 TWICE = """
 def norm(x, y, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
