@@ -130,9 +130,10 @@ SPIN = """while tl.atomic_cas(lock + tile % 64, 0, 1) == 1:
     [
         ("tile = tl.atomic_add(counter, 1)", False),
         (SPIN, False),
+        ("tl.atomic_xchg(lock, 1); tile += tl.num_programs(0)", False),
         ("tl.atomic_add(counter, 1); tile += tl.num_programs(0)", True),
     ],
-    ids=["ticket", "lock", "count"],
+    ids=["ticket", "lock", "flag", "count"],
 )
 def test_a_ticket_or_a_lock_cannot_be_summed_first(tmp_path, step, said):
     launch = (
