@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from kperf.diagnose.kernel import Access, Kernel, lines_of, loops_around, mask_place
-from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.diagnose.thresholds import IN_LOOP, VECTOR_BYTES
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
@@ -24,6 +24,8 @@ FROM_MEMORY = (
 
 
 _QUOTIENTS = ("arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.shrsi", "arith.shrui")
+_PART = 8
+"""What is a smaller part of a CTA's requests costs little."""
 _SHIFTED = 0.5
 """Of a tile's elements, that another load of the window reads too."""
 
@@ -78,19 +80,33 @@ def findings(
         worst = max(alike, key=_cost)
         why, advice = reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
+        small = _share(kernel, alike) * _PART < 1
         declared = worst.cause not in ("stride", "quotient")
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         yield kernel.finding(
             rule,
             worst.access.operation,
-            "low" if unless else "medium",
+            "low" if unless or small else "medium",
             f"a thread asks for {worst.machine_bytes} byte{'s' * (worst.machine_bytes > 1)} at a time where "
             f"{worst.possible_bytes} lie side by side" + (f" (likewise on {others})" if others else "") + f": {why}",
             f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
             {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
             confidence="low" if unless else "high",
-            estimate=(min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
+            estimate=(1.05, 1.0, 1.5)
+            if small
+            else (min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
         )
+
+
+def _share(kernel: Kernel, alike: list[Vector]) -> float:
+    """Share of the requests of a CTA that are these, as of the indices of a page table beside the pages."""
+
+    def requests(access: Access, each: int | None) -> float:
+        often = float(IN_LOOP ** len(loops_around(access.operation)))
+        return often * access.tensor.size * access.tensor.bytes / (each or access.thread_bytes)
+
+    all_of_cta = sum(requests(access, kernel.machine_bytes(access.operation)) for access in kernel.accesses)
+    return sum(requests(one.access, one.machine_bytes) for one in alike) / max(all_of_cta, 1.0)
 
 
 def _cost(vector: Vector) -> tuple[int, float]:

@@ -100,6 +100,27 @@ def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
     assert [number for rule, number in found if rule == "tma-unused"] == [line(repeated) - 1]
 
 
+PAGES = """
+@triton.jit
+def kernel(pages, begins, x, y, n, D: tl.constexpr, BLOCK: tl.constexpr):
+    i, d = tl.arange(0, BLOCK), tl.arange(0, D)
+    begin = tl.load(begins + tl.program_id(0))
+    acc = tl.zeros((BLOCK, D), tl.float32)
+    for k in range(0, n, BLOCK):
+        page = tl.load(pages + begin + k + i)  # here
+        acc += tl.load(x + page[:, None] * D + d[None, :])
+    tl.store(y + tl.program_id(0) * D + d, tl.sum(acc, 0))
+"""
+
+
+@pytest.mark.parametrize(("width", "severity"), [(128, "low"), (4, "medium")])
+def test_a_few_narrow_requests_among_many_are_a_hint(tmp_path, width, severity):
+    """256 indices of 4 bytes beside 256 rows of 512, or of 16 bytes."""
+    found = findings(tmp_path, PAGES, "*i32,*i32,*fp32,*fp32,i32", (f"D={width}", "BLOCK=256"), num_warps=2)
+    one = found["narrow-access", line(PAGES)]
+    assert (one.severity, one.estimate.speedup) == (severity, 1.05 if severity == "low" else 2.0)
+
+
 SPLIT_ROWS = """
 @triton.jit
 def kernel(x, y, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
