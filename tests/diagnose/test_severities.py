@@ -599,6 +599,38 @@ def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_
     assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
 
 
+TILES = """
+def tiles(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CTAS: tl.constexpr):
+    rk, across = tl.arange(0, BK), tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, CTAS, flatten=True):
+        rm, rn = tile // across * BM + tl.arange(0, BM), tile % across * BN + tl.arange(0, BN)
+        rn = tl.max_contiguous(tl.multiple_of(tl.where(rn < N, rn, 0), BN), BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(tl.cdiv(K, BK)):
+            x = tl.load(a + rm[:, None] * K + (k * BK + rk)[None, :])
+            at = (k * BK + rk)[:, None] * N + rn[None, :]
+            y = tl.load(b + at)
+            acc = tl.dot(x, y, acc)
+        tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+SAID_AGAIN = "tl.max_contiguous(tl.multiple_of(at, (1, 16)), (1, BN))"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_found"), [("", "", True), (", flatten=True", "", False), ("b + at", f"b + {SAID_AGAIN}", False)]
+)
+def test_what_is_said_of_an_index_before_a_flattened_loop_is_lost(tmp_path, old, new, is_found):
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        "tiles[(132,)](a, b, c, 4096, 4096, 4096, 128, 128, 64, 132, num_warps=8, num_stages=3)"
+    )
+    finding = found(tmp_path, TILES.replace(old, new), launch).get("loads-not-pipelined")
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert "its index comes out of a branch in the loop (flatten=True makes one)" in finding.message
+        assert finding.advice.startswith("say tl.max_contiguous and tl.multiple_of in the inner loop")
+
+
 WEIGHTED = """
 def weighted(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)

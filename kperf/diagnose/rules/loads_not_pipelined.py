@@ -23,6 +23,12 @@ _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages one CTA is left on an SM, where now another works while one waits"
+_OF_A_BRANCH = (
+    "its index comes out of a branch in the loop (flatten=True makes one), behind which the compiler does not know "
+    "what lies side by side, and cp.async copies 4 contiguous bytes or more",
+    "say tl.max_contiguous and tl.multiple_of in the inner loop, of the sum that is added to the pointer; or leave out "
+    "flatten=True",
+)
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead"
 
 
@@ -185,6 +191,11 @@ def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     return f"{few}: {why}", advice
 
 
+def _is_of_a_branch(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether an address is computed of what a branch in its loop gives, as the index of a flattened loop's tile."""
+    return any(one.name == "scf.if" and loop in loops_around(one) for one in kernel.values.sources(op, 0))
+
+
 def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | None) -> bool:
     """Whether a wgmma reads an operand of 8 bits whose rows or columns lie across K."""
     if access is None or access.tensor.bytes != 1 or access.contiguous is None:
@@ -233,6 +244,8 @@ def _reason(  # noqa: PLR0911 (a case a reason)
             "part of this tile on the way",
             "store the operand with K contiguous (of tl.dot(a, b): b as [N, K]) and load its transpose",
         )
+    if access is not None and _is_of_a_branch(kernel, loop, op):
+        return _OF_A_BRANCH
     if kernel.is_gluon and op.name in ASYNC_COPIES:
         return "it fills one buffer, which this iteration reads", _MORE_BUFFERS
     if kernel.num_stages is None:
