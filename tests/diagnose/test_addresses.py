@@ -376,6 +376,14 @@ def test_a_function_of_few_instructions_is_not_slow(tmp_path, call, said):
     assert (("slow-math", line(text, "# called")) in findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))) == said
 
 
+@pytest.mark.parametrize(("types", "severity"), [("*fp32,*fp32", "low"), ("*fp16,*fp16", "medium")])
+def test_a_function_that_takes_no_longer_than_the_bytes_is_a_hint(tmp_path, types, severity):
+    """Some 31 instructions an element, 128 a cycle, beside 8 or 4 bytes, 20 a cycle."""
+    text = FUNCTIONS.replace("libdevice.CALL", "tl.erf(a.to(tl.float32))")
+    one = findings(tmp_path, text, types, ("B=1024",))["slow-math", line(text, "# called")]
+    assert (one.severity, one.estimate.speedup) == (severity, 1.05 if severity == "low" else 1.3)
+
+
 def test_a_function_of_the_library_takes_as_long_whoever_calls_it(tmp_path):
     cycles = []
     path = tmp_path / "called.py"
