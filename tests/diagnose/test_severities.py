@@ -759,6 +759,57 @@ def test_an_iteration_of_few_columns_waits_for_one_instruction(tmp_path, depth, 
         assert (finding.severity, finding.estimate.speedup, finding.evidence["row_bytes"]) == ("high", 2.0, 32)
 
 
+EXPERTS = """
+def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    expert = CHOICE
+    acc = tl.zeros([BM, BN], tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(w + expert * N * K + rn[None, :] * K + (k + rk)[:, None])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "severity"), [("tl.load(chosen + tl.program_id(1))", "low"), ("tl.program_id(1) // 64", "high")]
+)
+def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, severity):
+    launch = (
+        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty(4, 2048, 2048, {BF16})\n"
+        'chosen = torch.empty(256, device="cuda", dtype=torch.int32)\n'
+        "experts[(64, 256)](a, w, chosen, c, 2048, 2048, 16, 32, 64, num_warps=4)"
+    )
+    finding = found(tmp_path, EXPERTS.replace("CHOICE", choice), launch)["small-tile"]
+    assert finding.severity == severity
+    assert finding.advice.startswith("where more than 16 rows have the same operand") == (severity == "low")
+
+
+SPILLED_AFTER = """
+def spilled(a, b, c, x, y, n, M: tl.constexpr, BLOCK: tl.constexpr):
+    m, j = tl.arange(0, M), tl.arange(0, BLOCK)
+    at = m[:, None] * M + m[None, :]
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, n, BLOCK):
+        acc += tl.load(x + k + j)
+    tl.store(y + j, acc)
+    p = tl.dot(tl.load(a + at), tl.load(b + at))
+    q = tl.dot(tl.load(a + at), tl.load(c + at))
+    tl.store(y + at, tl.exp(p) * q)
+"""
+
+
+def test_spills_outside_of_the_loops_are_a_hint(tmp_path):
+    launch = (
+        f"a, b, c = (torch.empty(128, 128, {BF16}) for _ in range(3))\n"
+        'x = torch.empty(1 << 20, device="cuda")\nspilled[(1024,)](a, b, c, x, x, 65536, 128, 256, num_warps=4)'
+    )
+    finding = found(tmp_path, SPILLED_AFTER, launch)["register-spills"]
+    assert (finding.severity, finding.evidence["in_loops"]) == ("low", 0)
+    assert finding.estimate.high < 1.2
+
+
 PACKED = """
 def packed(a, q, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
