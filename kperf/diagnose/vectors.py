@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from kperf.diagnose.kernel import Access, Kernel, lines_of, loops_around, mask_place
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, mask_place
 from kperf.diagnose.thresholds import IN_LOOP, VECTOR_BYTES
+from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
@@ -100,13 +101,15 @@ def findings(
 
 def _share(kernel: Kernel, alike: list[Vector]) -> float:
     """Share of the requests of a CTA that are these, as of the indices of a page table beside the pages."""
+    narrow = sum(_requests(kernel, one.access.operation) for one in alike)
+    return narrow / max(sum(_requests(kernel, op) for op in kernel.named(*LOADS, *STORES)), 1.0)
 
-    def requests(access: Access, each: int | None) -> float:
-        often = float(IN_LOOP ** len(loops_around(access.operation)))
-        return often * access.tensor.size * access.tensor.bytes / (each or access.thread_bytes)
 
-    all_of_cta = sum(requests(access, kernel.machine_bytes(access.operation)) for access in kernel.accesses)
-    return sum(requests(one.access, one.machine_bytes) for one in alike) / max(all_of_cta, 1.0)
+def _requests(kernel: Kernel, op: Operation) -> float:
+    """Of a load's or a store's tile, with as many bytes as its widest instruction has; those in loops count more."""
+    size = max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
+    often = float(IN_LOOP ** len(loops_around(op)))
+    return often * size / (kernel.machine_bytes(op) or VECTOR_BYTES)
 
 
 def _cost(vector: Vector) -> tuple[int, float]:

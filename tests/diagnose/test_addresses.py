@@ -121,6 +121,27 @@ def test_a_few_narrow_requests_among_many_are_a_hint(tmp_path, width, severity):
     assert (one.severity, one.estimate.speedup) == (severity, 1.05 if severity == "low" else 2.0)
 
 
+PARTIAL = """
+@triton.jit
+def kernel(q, k, pages, y, n, D: tl.constexpr, BLOCK: tl.constexpr):
+    h, i, d = tl.arange(0, 16), tl.arange(0, BLOCK), tl.arange(0, D)
+    head = tl.load(q + h[:, None] * D + d[None, :])
+    acc = tl.zeros((16, D), tl.float32)
+    for block in range(n):
+        page = tl.load(pages + block)
+        tile = tl.load(k + page * BLOCK * D + i[:, None] * D + d[None, :])
+        acc = tl.dot(tl.dot(head, tile.T).to(tl.bfloat16), tile, acc)
+    tl.store(y + (tl.program_id(0) * 16 + h[:, None]) * (D + 2) + d[None, :], acc)  # here
+"""
+
+
+def test_what_a_loop_loads_by_loaded_addresses_counts_too(tmp_path):
+    """Sums with two more numbers in each row, which a CTA stores once after the loop."""
+    found = findings(tmp_path, PARTIAL, "*bf16,*bf16,*i32,*fp32,i32", ("D=128", "BLOCK=64"), num_warps=4)
+    one = found["narrow-access", line(PARTIAL)]
+    assert (one.severity, one.evidence["machine_bytes"]) == ("low", 8)
+
+
 SPLIT_ROWS = """
 @triton.jit
 def kernel(x, y, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
