@@ -681,6 +681,32 @@ def test_elements_that_meet_the_last_result_first_can_keep_their_own(tmp_path, s
     assert ("keep a vector that the loop carries" in advice) != needed
 
 
+RESCALED = """
+def rescaled(p, v, s, out, n, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    m, k, d = tl.arange(0, M), tl.arange(0, N), tl.arange(0, D)
+    acc = tl.zeros((M, D), tl.float32)
+    for start in range(0, n, N):
+        x = tl.load(p + m[:, None] * n + (start + k)[None, :])
+        y = tl.load(v + (start + k)[:, None] * D + d[None, :])
+        acc = acc * tl.load(s + start + m)[:, None]
+        acc += tl.dot(x, y, out_dtype=OUT)
+    tl.store(out + m[:, None] * D + d[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("out", "is_found"), [("tl.float16", True), ("tl.float32", False)])
+def test_an_mma_of_halves_does_not_add_to_a_sum_in_float32(tmp_path, out, is_found):
+    launch = (
+        'p, v = (torch.empty(128 * 4096, device="cuda", dtype=torch.float16) for _ in range(2))\n'
+        's, out = torch.empty(8192, device="cuda"), torch.empty(128, 64, device="cuda")\n'
+        "rescaled[(264,)](p, v, s, out, 4096, 128, 64, 64, num_warps=8, num_stages=3)"
+    )
+    finding = found(tmp_path, RESCALED.replace("OUT", out), launch).get("wgmma-serialised")
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert finding.advice.startswith("accumulate with acc = tl.dot(a, b, acc), without out_dtype")
+
+
 TWICE = """
 def norm(x, y, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
