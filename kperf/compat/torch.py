@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +22,8 @@ INDUCTOR_VARIABLES = {
 """With these in the environment, Inductor's kernels are launched as all others are."""
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_ALIGNMENT = 512
+"""Bytes, of what torch allocates on a GPU (c10/cuda/CUDACachingAllocator.h, `kMinBlockSize`)."""
 
 
 def spin(cycles: int) -> None:
@@ -54,6 +56,16 @@ def allocated_on(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def without_driver() -> Iterator[None]:
+    """Within it the code that Inductor writes gets a device and a stream without asking the driver."""
+    with (
+        patch.object(torch.cuda, "_DeviceGuard", lambda *_: nullcontext()),
+        patch.object(torch._C, "_cuda_getCurrentRawStream", lambda *_: 0, create=True),
+    ):
+        yield
+
+
+@contextmanager
 def no_fused_attention() -> Iterator[None]:
     """Within it, none of torch's fused attentions applies to any tensors: their rules ask the driver."""
     names = ("_can_use_flash_attention", "_can_use_mem_efficient_attention", "_can_use_cudnn_attention")
@@ -61,6 +73,15 @@ def no_fused_attention() -> Iterator[None]:
         for name in names:
             stack.enter_context(patch.object(torch._C, name, lambda *_: False))
         yield
+
+
+def address_without_memory(tensor: torch.Tensor) -> int:
+    """An address for a tensor that has no memory: views of one storage lie in it, other storages elsewhere.
+
+    A storage begins at a multiple of `_ALIGNMENT`, as on a GPU.
+    """
+    storage: int = tensor.untyped_storage()._cdata
+    return storage * _ALIGNMENT + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def writes_of(tensor: torch.Tensor) -> int | None:

@@ -44,20 +44,25 @@ def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
 
 def _bound(kernel: Kernel) -> Bound:
     for loop in kernel.main_loops:
-        known = intensity(kernel, loop)
-        if known is not None:
-            done, wanted = known
-            many = done / wanted >= SMALL_TILE_SHARE
-            return Bound(
-                unit="tensor core" if many else "memory",
-                message=f"{'the tensor cores bound it' if many else 'what it loads bounds it'}: its main loop does "
-                f"{done:.0f} operations for each byte that it loads",
-            )
+        if (known := intensity(kernel, own(loop))) is not None:
+            return _by_intensity(*known, "its main loop does")
         if any(op.name in MMAS for op in own(loop)):
             return Bound(unit="tensor core", message="the tensor cores bound it: its main loop loads nothing by tiles")
+    if (known := intensity(kernel, kernel.operations)) is not None:  # its MMAs stand in no loop
+        return _by_intensity(*known, "it does")
     if kernel.accesses or any(True for _ in kernel.named(*TMA_LOADS)):
         return _arithmetic(kernel) or _memory(kernel)
     return Bound(unit="unknown", message="nothing in its TTGIR says what bounds it: trace it on a GPU")
+
+
+def _by_intensity(done: float, wanted: float, what: str) -> Bound:
+    """By the operations of MMAs for each byte, and how many of them keep the tensor cores busy."""
+    many = done / wanted >= SMALL_TILE_SHARE
+    return Bound(
+        unit="tensor core" if many else "memory",
+        message=f"{'the tensor cores bound it' if many else 'what it loads bounds it'}: {what} {done:.0f} operations "
+        "for each byte that it loads",
+    )
 
 
 def _arithmetic(kernel: Kernel) -> Bound | None:

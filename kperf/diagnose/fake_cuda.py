@@ -18,11 +18,13 @@ from torch.overrides import TorchFunctionMode
 
 from kperf.arch import Arch
 from kperf.compat.torch import (
+    address_without_memory,
     allocated_on,
     backward_within,
     computed_by,
     no_fused_attention,
     set_wrap_triton_enabled,
+    without_driver,
 )
 from kperf.ir import offline
 
@@ -60,8 +62,8 @@ class _OnMeta(TorchFunctionMode):
         if isinstance(first, torch.Tensor) and first.is_meta:
             if func in _PROPERTIES:
                 return _PROPERTIES[func]
-            if name in _HOLD or name in _ONE or name == "__format__":
-                return self._number(name, args)
+            if name in _HOLD or name in _ONE or name in ("__format__", "data_ptr"):
+                return address_without_memory(first) if name == "data_ptr" else self._number(name, args)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
                 return _on_cpu(first, "cpu" if to_cpu else name)
@@ -184,6 +186,7 @@ def fake_cuda(arch: Arch) -> Iterator[_Compile]:
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
         stack.enter_context(allocated_on(_META))
+        stack.enter_context(without_driver())
         stack.enter_context(no_fused_attention())
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))

@@ -265,7 +265,8 @@ class Kernel:
         run = run_of(addresses, pointers.bytes, aligned=True)
         if value.loaded:  # where its first sector begins is not known: no alignment counts against it
             addresses = addresses - addresses.min() % SECTOR_BYTES
-        used, sectors = _requests(addresses, pointers.bytes, run)
+        stored = op.name in STORES  # by the first of the warps that hold the same elements
+        used, sectors = _requests(np.unique(addresses, axis=0) if stored else addresses, pointers.bytes, run)
         distinct = np.unique(addresses)
         return Access(
             op,

@@ -23,10 +23,10 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_arguments
 
 
-def loaded_bytes(kernel: Kernel, loop: Operation) -> int:
-    """Bytes that an iteration loads from device memory in tensors of at least two dimensions, the same ones once."""
+def loaded_bytes(kernel: Kernel, operations: Iterable[Operation]) -> int:
+    """Bytes that these load from device memory in tensors of at least two dimensions, the same ones once."""
     distinct = {access.operation.line: access.tile_bytes for access in kernel.accesses}
-    loads = (op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS))
+    loads = (op for op in operations if op.name in (*LOADS, *TMA_LOADS))
     return sum(min(size, distinct.get(op.line, size)) for op in loads if (size := tile_bytes(op)))
 
 
@@ -109,14 +109,15 @@ def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
     return kernel.with_option(f"num_stages={wanted}")
 
 
-def intensity(kernel: Kernel, loop: Operation) -> tuple[float, float] | None:
-    """Operations of a loop's MMAs for each byte that it loads, and how many keep the tensor cores busy.
+def intensity(kernel: Kernel, operations: Iterable[Operation]) -> tuple[float, float] | None:
+    """Operations of MMAs for each byte that is loaded beside them, and how many keep the tensor cores busy.
 
     Their rate halves where an operand has twice the bits: `BUSY_INTENSITY` is that of 16 bits. None without MMAs of
     known shape or without loads.
     """
-    mmas = [(shape, op) for op in own(loop) if op.name in MMAS and (shape := mma_shape(op)) is not None]
-    loaded = loaded_bytes(kernel, loop)
+    operations = list(operations)
+    mmas = [(shape, op) for op in operations if op.name in MMAS and (shape := mma_shape(op)) is not None]
+    loaded = loaded_bytes(kernel, operations)
     if not mmas or not loaded:
         return None
     wanted = BUSY_INTENSITY * 2 / max(element_bytes(mma_element(op)) for _, op in mmas)

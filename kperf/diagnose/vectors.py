@@ -3,19 +3,20 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, mask_place
-from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, mask_place
+from kperf.diagnose.thresholds import IN_LOOP, VECTOR_BYTES
+from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
-Cause = Literal["mask", "loaded mask", "alignment", "offset", "memory", "remainder", "stride", "descriptor"]
+Cause = Literal["mask", "loaded mask", "alignment", "offset", "quotient", "memory", "remainder", "stride", "descriptor"]
 
 FROM_MEMORY = (
     "its address is computed from numbers that the kernel loads, whose alignment the compiler does not know",
@@ -24,6 +25,9 @@ FROM_MEMORY = (
 """Why the compiler cuts an access into pieces, and what to do."""
 
 
+_QUOTIENTS = ("arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.shrsi", "arith.shrui")
+_PART = 8
+"""What is a smaller part of a CTA's requests costs little."""
 _SHIFTED = 0.5
 """Of a tile's elements, that another load of the window reads too."""
 
@@ -57,8 +61,8 @@ class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
-    stride, or the divisors where it is a remainder, or the descriptor; none of a mask that is data, or of a base that
-    is read from memory.
+    stride, or the divisors where it is a remainder, or what is divided where it is a quotient, or the descriptor; none
+    of a mask that is data, or of a base that is read from memory.
     """
 
     access: Access
@@ -84,12 +88,14 @@ def findings(
         worst = max(alike, key=_cost)
         why, advice = reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
-        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and worst.cause != "stride" else ""
+        small = _share(kernel, alike) * _PART < 1
+        declared = worst.cause not in ("stride", "quotient")
+        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
             rule,
             worst.access.operation,
-            "low" if unless else "medium",
+            "low" if unless or small else "medium",
             f"a thread {verb} {worst.machine_bytes} {agreeing(worst.machine_bytes, 'byte', 'bytes')} at a time where "
             f"{worst.possible_bytes} bytes are contiguous"
             + (f" (likewise on {others})" if others else "")
@@ -97,8 +103,23 @@ def findings(
             f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
             {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
             confidence="low" if unless else "high",
-            estimate=(min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
+            estimate=(1.05, 1.0, 1.5)
+            if small
+            else (min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
         )
+
+
+def _share(kernel: Kernel, alike: list[Vector]) -> float:
+    """Share of the requests of a CTA that are these, as of the indices of a page table beside the pages."""
+    narrow = sum(_requests(kernel, one.access.operation) for one in alike)
+    return narrow / max(sum(_requests(kernel, op) for op in kernel.named(*LOADS, *STORES)), 1.0)
+
+
+def _requests(kernel: Kernel, op: Operation) -> float:
+    """Of a load's or a store's tile, with as many bytes as its widest instruction has; those in loops count more."""
+    size = max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
+    often = float(IN_LOOP ** len(loops_around(op)))
+    return often * size / (kernel.machine_bytes(op) or VECTOR_BYTES)
 
 
 def _cost(vector: Vector) -> tuple[int, float]:
@@ -138,7 +159,8 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if access.value.loaded:
         return None
     if offset_of_rows(access):
-        return None if _is_shifted(kernel, access) else ("offset", ())
+        divided = _divided(kernel, access)
+        return None if _is_shifted(kernel, access) else ("quotient", divided) if divided else ("offset", ())
     if of_mask := _limits(kernel, access):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -163,6 +185,19 @@ def offset_of_rows(access: Access) -> int:
     if access.contiguous is None:
         return 0
     return int(np.max(np.take(access.value.numbers, 0, axis=access.contiguous) % VECTOR_BYTES))
+
+
+def _divided(kernel: Kernel, access: Access) -> tuple[str, ...]:
+    """The arguments of whose quotients an address is computed; empty where the launch's rows begin unaligned.
+
+    A quotient is no multiple of 16 to the compiler, nor among the numbers of `Kernel.values`, whatever it is.
+    """
+    quotients = [op for op in kernel.values.sources(access.operation, 0) if op.name in _QUOTIENTS]
+    numbers = (kernel.values.operand(op, 0) for op in quotients)
+    names = frozenset().union(*(one.arguments for one in numbers if one is not None))
+    launched = kernel.launched_values.operand(access.operation, 0) if kernel.grid is not None else None
+    unaligned = launched is not None and offset_of_rows(replace(access, value=launched)) > 0
+    return () if unaligned else tuple(sorted(names))
 
 
 def _is_shifted(kernel: Kernel, access: Access) -> bool:

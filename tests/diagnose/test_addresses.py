@@ -103,6 +103,78 @@ def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
     assert [number for rule, number in found if rule == "tma-unused"] == [line(repeated) - 1]
 
 
+PAGES = """
+@triton.jit
+def kernel(pages, begins, x, y, n, D: tl.constexpr, BLOCK: tl.constexpr):
+    i, d = tl.arange(0, BLOCK), tl.arange(0, D)
+    begin = tl.load(begins + tl.program_id(0))
+    acc = tl.zeros((BLOCK, D), tl.float32)
+    for k in range(0, n, BLOCK):
+        page = tl.load(pages + begin + k + i)  # here
+        acc += tl.load(x + page[:, None] * D + d[None, :])
+    tl.store(y + tl.program_id(0) * D + d, tl.sum(acc, 0))
+"""
+
+
+@pytest.mark.parametrize(("width", "severity"), [(128, "low"), (4, "medium")])
+def test_a_few_narrow_requests_among_many_are_a_hint(tmp_path, width, severity):
+    """256 indices of 4 bytes beside 256 rows of 512, or of 16 bytes."""
+    found = findings(tmp_path, PAGES, "*i32,*i32,*fp32,*fp32,i32", (f"D={width}", "BLOCK=256"), num_warps=2)
+    one = found["narrow-access", line(PAGES)]
+    assert (one.severity, one.estimate.speedup) == (severity, 1.05 if severity == "low" else 2.0)
+
+
+PARTIAL = """
+@triton.jit
+def kernel(q, k, pages, y, n, D: tl.constexpr, BLOCK: tl.constexpr):
+    h, i, d = tl.arange(0, 16), tl.arange(0, BLOCK), tl.arange(0, D)
+    head = tl.load(q + h[:, None] * D + d[None, :])
+    acc = tl.zeros((16, D), tl.float32)
+    for block in range(n):
+        page = tl.load(pages + block)
+        tile = tl.load(k + page * BLOCK * D + i[:, None] * D + d[None, :])
+        acc = tl.dot(tl.dot(head, tile.T).to(tl.bfloat16), tile, acc)
+    tl.store(y + (tl.program_id(0) * 16 + h[:, None]) * (D + 2) + d[None, :], acc)  # here
+"""
+
+
+def test_what_a_loop_loads_by_loaded_addresses_counts_too(tmp_path):
+    """Sums with two more numbers in each row, which a CTA stores once after the loop."""
+    found = findings(tmp_path, PARTIAL, "*bf16,*bf16,*i32,*fp32,i32", ("D=128", "BLOCK=64"), num_warps=4)
+    one = found["narrow-access", line(PARTIAL)]
+    assert (one.severity, one.evidence["machine_bytes"]) == ("low", 8)
+
+
+SPLIT_ROWS = """
+@triton.jit
+def kernel(x, y, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    length = tl.cdiv(N, SPLIT)
+    begin = tl.program_id(1) * N + tl.program_id(0) * length
+    for i in range(0, length, BLOCK):
+        columns = i + tl.arange(0, BLOCK)
+        tl.store(y + begin + columns, 2 * tl.load(x + begin + columns, mask=columns < length))  # here
+
+x = torch.zeros(64, 4096 + ODD, dtype=torch.bfloat16, device="cuda")
+kernel[(4, 64)](x, torch.empty_like(x), 4096 + ODD, 4, 512)
+"""
+
+
+@pytest.mark.parametrize(("odd", "said"), [("0", "rows begin at a quotient of N"), ("16", "rows begin up to")])
+def test_a_quotient_is_no_multiple_of_16_to_the_compiler_whatever_it_is(tmp_path, odd, said):
+    """A quarter of 4096 columns is a multiple of 16, and begins so; of 4112 columns it is 1028."""
+    text = SPLIT_ROWS.replace("ODD", odd)
+    found = findings(tmp_path, text)["narrow-access", line(text)]
+    assert said in found.message
+    assert ("tl.multiple_of(n // d, 16)" in found.advice) == (odd == "0")
+
+
+@pytest.mark.parametrize("length", ["tl.multiple_of((N + SPLIT - 1) // SPLIT, 16)", "SHARE"])
+def test_a_quotient_of_which_the_compiler_knows_a_multiple_is_no_finding(tmp_path, length):
+    text = SPLIT_ROWS.replace("ODD", "0").replace("tl.cdiv(N, SPLIT)", length)
+    text = text.replace("N, SPLIT: tl", "N, SHARE, SPLIT: tl").replace("4096 + 0, 4,", "4096, 1024, 4,")
+    assert ("narrow-access", line(text)) not in findings(tmp_path, text)
+
+
 COLUMNS = """
 @triton.jit
 def kernel(x, index, out, M, N, BLOCK: tl.constexpr):
@@ -317,6 +389,23 @@ def test_functions_of_triton_that_are_the_librarys_are_slow(tmp_path, call, said
     assert (("slow-math", line(text, "# called")) in found) == said
     if said:
         assert found["slow-math", line(text, "# called")].message.startswith(f"{call} of 1024 elements is a library")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("round(a)", False), ("nearbyint(a)", False), ("copysign(a, a)", False), ("asin(a)", True), ("fmod(a, a)", True)],
+)
+def test_a_function_of_few_instructions_is_not_slow(tmp_path, call, said):
+    text = FUNCTIONS.replace("CALL", call)
+    assert (("slow-math", line(text, "# called")) in findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))) == said
+
+
+@pytest.mark.parametrize(("types", "severity"), [("*fp32,*fp32", "low"), ("*fp16,*fp16", "medium")])
+def test_a_function_that_takes_no_longer_than_the_bytes_is_a_hint(tmp_path, types, severity):
+    """Some 31 instructions an element, 128 a cycle, beside 8 or 4 bytes, 20 a cycle."""
+    text = FUNCTIONS.replace("libdevice.CALL", "tl.erf(a.to(tl.float32))")
+    one = findings(tmp_path, text, types, ("B=1024",))["slow-math", line(text, "# called")]
+    assert (one.severity, one.estimate.speedup) == (severity, 1.05 if severity == "low" else 1.3)
 
 
 def test_a_function_of_the_library_takes_as_long_whoever_calls_it(tmp_path):

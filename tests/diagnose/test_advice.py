@@ -350,6 +350,29 @@ def test_a_grid_of_few_ctas_is_enough_where_each_asks_for_many_bytes(tmp_path):
         assert ("low-occupancy" in {one.id for one in diagnosis_of(script).findings}) == said
 
 
+ONE_WARP = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def combine(x, y, N: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tile = tl.load(x + tl.arange(0, K)[:, None] * N + i[None, :])
+    tl.store(y + i, tl.sum(tile, 0))
+
+x, y = torch.empty(8, 1 << 20, device="cuda", dtype=torch.bfloat16), torch.empty(1 << 20, device="cuda")
+combine[((1 << 20) // 256,)](x, y, 1 << 20, 8, 256, num_warps=1)
+"""
+
+
+def test_one_warp_is_enough_where_an_sm_has_many_of_them(tmp_path):
+    """Each asks for 4 KB at once, and a score of them fit on an SM."""
+    script = tmp_path / "one_warp.py"
+    script.write_text(ONE_WARP)
+    assert "too-few-warps" not in {one.id for one in diagnosis_of(script).findings}
+    script.write_text(ONE_WARP.replace("8, 256", "16, 512").replace("// 256", "// 512").replace("(8,", "(16,"))
+    assert "too-few-warps" in {one.id for one in diagnosis_of(script).findings}
+
+
 WIDE = """
 import torch, triton, triton.language as tl
 

@@ -51,6 +51,41 @@ def test_no_finding_is_an_answer():
     assert "nothing found; memory bounds it: it multiplies no matrices" in done.stdout
 
 
+ONE_TILE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x, y = tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * N + n[None, :])
+    tl.store(c + m[:, None] * N + n[None, :], tl.dot(x, y))
+
+x, y = torch.empty(2, 128, 64, device="cuda", dtype=torch.bfloat16).unbind()
+product[(1,)](x, y, torch.empty(128, 128, device="cuda"), 128, 128, 64)
+"""
+
+
+def test_a_product_without_a_loop_is_one(tmp_path):
+    script = tmp_path / "one_tile.py"
+    script.write_text(ONE_TILE)
+    done = kperf("diagnose", "--static", script, "--json")
+    (kernel,) = json.loads(done.stdout)["kernels"]
+    assert kernel["bound"]["message"] == (
+        "the tensor cores bound it: it does 64 operations for each byte that it loads"
+    )
+
+
+def test_code_that_inductor_wrote_needs_no_driver(tmp_path):
+    script = tmp_path / "output_code.py"
+    begin = "import torch, triton, triton.language as tl\nfrom torch._C import _cuda_getCurrentRawStream\n"
+    call = "x = torch.empty(2, 4096, device='cuda')\nwith torch.cuda._DeviceGuard(0):\n    torch.cuda.set_device(0)\n"
+    call += "    stream = _cuda_getCurrentRawStream(0)\n    twice[(16,)](x[0], x[1])\n"
+    script.write_text(begin + KERNEL.format("twice") + call)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 def test_explain_prints_the_rules_page():
     done = kperf("diagnose", "--static", DRAFT, "--explain")
     assert (ROOT / "docs/rules/uncoalesced-access.md").read_text().strip() in done.stdout
@@ -447,6 +482,26 @@ def test_a_device_may_be_named_by_type_and_index(tmp_path):
     done = kperf("diagnose", "--static", script, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
+ADDRESSES = """
+k, v = torch.zeros(2, 1 << 20, device="cuda")[:, 1:].unbind()
+other = torch.zeros_like(k)
+assert len({one.data_ptr() for one in (k, v, other)}) == 3
+assert v.data_ptr() - k.data_ptr() == 4 << 20 and k[4:].data_ptr() == k.data_ptr() + 16
+assert other.data_ptr() % 256 == 0 == (k.data_ptr() - 4) % 256
+twice[(1 << 10,)](k, other)
+"""
+
+
+def test_tensors_lie_apart_and_views_in_their_tensor(tmp_path):
+    """A script chooses a kernel by addresses: whether k is v, or whether a tensor begins at a multiple of 16 bytes."""
+    script = tmp_path / "addresses.py"
+    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + ADDRESSES)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    messages = [one["message"] for one in json.loads(done.stdout)["kernels"][0]["findings"]]
+    assert any("depends on x, which the compiler does not know to be a multiple of 16" in one for one in messages)
 
 
 def test_functions_of_torch_cuda_stay_apart():

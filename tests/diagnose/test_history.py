@@ -52,6 +52,35 @@ def test_a_kernel_that_recompiles_names_the_argument_and_its_values(tmp_path):
     assert (one.source.line, one.source.function) == (5, "scale")
 
 
+COPY = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def copy(x, out, row, column, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(1) * 4096 + i, tl.load(x + tl.program_id(1) * row + i * column))
+
+x, out = torch.empty(1 << 24, device="cuda"), torch.empty(1 << 24, device="cuda")
+for row, column in {strides}:
+    copy[(4, 64)](x, out, row, column, 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("strides", "advice"),
+    [
+        ([(4096, 1), (4099, 1), (4096, 3), (4099, 3)], "pad row to multiples of 16; do_not_specialize would cost more"),
+        ([(4096, 3), (1, 3), (4096, 4), (4096, 16), (1, 16), (1, 1)], "pass tensors of one layout; do_not_specialize"),
+    ],
+)
+def test_what_is_known_of_a_stride_is_worth_its_compilations(tmp_path, strides, advice):
+    script = tmp_path / "strides.py"
+    script.write_text(COPY.format(strides=strides))
+    every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
+    (one,) = [one for one in every if one.id == "recompiled-often"]
+    assert one.advice.startswith(advice)
+
+
 def test_three_compilations_and_tiles_are_no_fault(tmp_path):
     assert found(tmp_path, [(1024, 7, 5, 64), (1000, 7, 5, 64), (1, 7, 5, 64)]) == []
     assert found(tmp_path, [(1024, 7, 5, block) for block in (64, 128, 256, 512, 1024)]) == []

@@ -135,9 +135,10 @@ SPIN = """while tl.atomic_cas(lock + tile % 64, 0, 1) == 1:
     [
         ("tile = tl.atomic_add(counter, 1)", False),
         (SPIN, False),
+        ("tl.atomic_xchg(lock, 1); tile += tl.num_programs(0)", False),
         ("tl.atomic_add(counter, 1); tile += tl.num_programs(0)", True),
     ],
-    ids=["ticket", "lock", "count"],
+    ids=["ticket", "lock", "flag", "count"],
 )
 def test_a_ticket_or_a_lock_cannot_be_summed_first(tmp_path, step, said):
     launch = (
@@ -359,6 +360,68 @@ def test_threads_that_a_mask_leaves_idle_are_counted(tmp_path, width, elements):
         assert "few-bytes-in-flight" not in findings  # it would say the same of the same line
 
 
+SHORT_ROWS = """
+def short_rows(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(x + at)
+    tl.store(y + at, ROW)
+"""
+
+
+def of_short_rows(folder, ctas, block, row="2 * row"):
+    launch = (
+        'x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)\n'
+        f"short_rows[({ctas},)](x, torch.empty_like(x), {block}, num_warps=4)"
+    )
+    return found(folder, SHORT_ROWS.replace("ROW", row), launch)
+
+
+@pytest.mark.parametrize(("waves", "severity", "speedup"), [(1, "low", 1.0), (3, "medium", 3.0), (50, "medium", 8.0)])
+def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup):
+    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time."""
+    finding = of_short_rows(tmp_path, waves * 16 * 132, 64)["idle-threads"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+    findings = of_short_rows(tmp_path, waves * 16 * 132, 128)
+    assert ("few-bytes-in-flight" in findings) == (severity == "medium")
+    if severity == "medium":
+        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(min(speedup, 25600 / 4096))
+
+
+@pytest.mark.parametrize(
+    ("row", "advice", "candidates"),
+    [
+        ("2 * row", "let a CTA work on 8 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
+        ("row / tl.max(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+        ("tl.cumsum(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+    ],
+)
+def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, candidates):
+    finding = of_short_rows(tmp_path, 1 << 18, 128, row)["few-bytes-in-flight"]
+    assert finding.advice.startswith(advice)
+    assert ("or launch with num_warps=1" in finding.advice) == (candidates == [{"num_warps": 1}])
+    assert finding.candidates == candidates
+
+
+PARTS_OF_RECORDS = """
+def records(x, y, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i)
+    for part in tl.static_range(PARTS):
+        tl.store(y + i * PARTS + part, value + part)
+"""
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+def test_an_element_is_stored_once_however_many_warps_hold_it(tmp_path, warps):
+    """32 elements in records of 11: 11 stores of 32 sectors each, beside the bytes of 12 elements."""
+    launch = (
+        'x = torch.empty(1 << 20, device="cuda")\n'
+        f'records[(1 << 15,)](x, torch.empty(11 << 20, device="cuda"), 11, 32, num_warps={warps})'
+    )
+    estimate = found(tmp_path, PARTS_OF_RECORDS, launch)["uncoalesced-access"].estimate
+    assert estimate.speedup == pytest.approx(11 * 32 * 32 / 2050 / (32 * 12 * 4 / 3900), rel=0.05)
+
+
 PAIRS_OF_ROWS = """
 def ranks(x, y, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
@@ -542,6 +605,114 @@ def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_
     assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
 
 
+TILES = """
+def tiles(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CTAS: tl.constexpr):
+    rk, across = tl.arange(0, BK), tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, CTAS, flatten=True):
+        rm, rn = tile // across * BM + tl.arange(0, BM), tile % across * BN + tl.arange(0, BN)
+        rn = tl.max_contiguous(tl.multiple_of(tl.where(rn < N, rn, 0), BN), BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(tl.cdiv(K, BK)):
+            x = tl.load(a + rm[:, None] * K + (k * BK + rk)[None, :])
+            at = (k * BK + rk)[:, None] * N + rn[None, :]
+            y = tl.load(b + at)
+            acc = tl.dot(x, y, acc)
+        tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+SAID_AGAIN = "tl.max_contiguous(tl.multiple_of(at, (1, 16)), (1, BN))"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_found"), [("", "", True), (", flatten=True", "", False), ("b + at", f"b + {SAID_AGAIN}", False)]
+)
+def test_what_is_said_of_an_index_before_a_flattened_loop_is_lost(tmp_path, old, new, is_found):
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        "tiles[(132,)](a, b, c, 4096, 4096, 4096, 128, 128, 64, 132, num_warps=8, num_stages=3)"
+    )
+    finding = found(tmp_path, TILES.replace(old, new), launch).get("loads-not-pipelined")
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert "its index comes out of a branch in the loop (flatten=True makes one)" in finding.message
+        assert finding.advice.startswith("write tl.max_contiguous and tl.multiple_of in the inner loop")
+
+
+WEIGHTED = """
+def weighted(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    pa, pb, ps = a + rm[:, None] * K + rk[None, :], b + rk[:, None] * N + rn[None, :], s + rk[None, :]
+    for _ in range(0, K, BK):
+        x = tl.load(pa)
+        weight = tl.load(ps)
+        acc = tl.dot(x * weight, tl.load(pb), acc)
+        pa, pb, ps = pa + BK, pb + BK * N, ps + BK
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+def test_a_vector_of_weights_is_not_worth_a_descriptor(tmp_path):
+    """128 bytes of weights in each iteration, which scale the columns of x."""
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        f"weighted[(64, 64)](a, b, torch.empty(4096, {BF16}), c, 4096, 4096, 64, 64, 64, num_warps=4, num_stages=3)"
+    )
+    found(tmp_path, WEIGHTED, launch)
+    every = diagnosis_of(tmp_path / "script.py").findings
+    assert sorted(one.source.line for one in every if one.id == "tma-unused") == [9, 11]
+
+
+LARGEST = """
+def largest(x, y, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
+    top = -float("inf")
+    for start in range(0, n, BLOCK):
+        STEP
+    tl.store(y + tl.program_id(0), top)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "needed"),
+    [
+        ("top = tl.maximum(top, tl.max(tl.load(x + row + start + i), 0))", False),
+        ("top = tl.max(tl.maximum(tl.load(x + row + start + i), top), 0)", False),
+        ("top = tl.max(tl.load(x + row + start + i) * top, 0)", True),
+        ("top = tl.max(tl.maximum(tl.load(x + row + start + i) + top, top), 0)", True),
+    ],
+)
+def test_elements_that_meet_the_last_result_first_can_keep_their_own(tmp_path, step, needed):
+    launch = 'x = torch.empty(4096, 8192, device="cuda")\nlargest[(4096,)](x, x, 8192, 1024)'
+    advice = found(tmp_path, LARGEST.replace("STEP", step), launch)["reduction-in-loop"].advice
+    assert ("add to a vector that the loop carries" in advice) != needed
+
+
+RESCALED = """
+def rescaled(p, v, s, out, n, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    m, k, d = tl.arange(0, M), tl.arange(0, N), tl.arange(0, D)
+    acc = tl.zeros((M, D), tl.float32)
+    for start in range(0, n, N):
+        x = tl.load(p + m[:, None] * n + (start + k)[None, :])
+        y = tl.load(v + (start + k)[:, None] * D + d[None, :])
+        acc = acc * tl.load(s + start + m)[:, None]
+        acc += tl.dot(x, y, out_dtype=OUT)
+    tl.store(out + m[:, None] * D + d[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("out", "is_found"), [("tl.float16", True), ("tl.float32", False)])
+def test_an_mma_of_halves_does_not_add_to_a_sum_in_float32(tmp_path, out, is_found):
+    launch = (
+        'p, v = (torch.empty(128 * 4096, device="cuda", dtype=torch.float16) for _ in range(2))\n'
+        's, out = torch.empty(8192, device="cuda"), torch.empty(128, 64, device="cuda")\n'
+        "rescaled[(264,)](p, v, s, out, 4096, 128, 64, 64, num_warps=8, num_stages=3)"
+    )
+    finding = found(tmp_path, RESCALED.replace("OUT", out), launch).get("wgmma-serialised")
+    assert (finding is not None) == is_found
+    if finding is not None:
+        assert finding.advice.startswith("accumulate with acc = tl.dot(a, b, acc), without out_dtype")
+
+
 TWICE = """
 def norm(x, y, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
@@ -618,6 +789,57 @@ def test_an_iteration_of_few_columns_waits_for_one_instruction(tmp_path, depth, 
     if finding is not None:
         assert finding.advice.startswith(f"let an iteration multiply {columns} columns (rows of 128 bytes)")
         assert (finding.severity, finding.estimate.speedup, finding.evidence["row_bytes"]) == ("high", 2.0, 32)
+
+
+EXPERTS = """
+def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    expert = CHOICE
+    acc = tl.zeros([BM, BN], tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(w + expert * N * K + rn[None, :] * K + (k + rk)[:, None])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "severity"), [("tl.load(chosen + tl.program_id(1))", "low"), ("tl.program_id(1) // 64", "high")]
+)
+def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, severity):
+    launch = (
+        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty(4, 2048, 2048, {BF16})\n"
+        'chosen = torch.empty(256, device="cuda", dtype=torch.int32)\n'
+        "experts[(64, 256)](a, w, chosen, c, 2048, 2048, 16, 32, 64, num_warps=4)"
+    )
+    finding = found(tmp_path, EXPERTS.replace("CHOICE", choice), launch)["small-tile"]
+    assert finding.severity == severity
+    assert finding.advice.startswith("if more than 16 rows have the same operand") == (severity == "low")
+
+
+SPILLED_AFTER = """
+def spilled(a, b, c, x, y, n, M: tl.constexpr, BLOCK: tl.constexpr):
+    m, j = tl.arange(0, M), tl.arange(0, BLOCK)
+    at = m[:, None] * M + m[None, :]
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, n, BLOCK):
+        acc += tl.load(x + k + j)
+    tl.store(y + j, acc)
+    p = tl.dot(tl.load(a + at), tl.load(b + at))
+    q = tl.dot(tl.load(a + at), tl.load(c + at))
+    tl.store(y + at, tl.exp(p) * q)
+"""
+
+
+def test_spills_outside_of_the_loops_are_a_hint(tmp_path):
+    launch = (
+        f"a, b, c = (torch.empty(128, 128, {BF16}) for _ in range(3))\n"
+        'x = torch.empty(1 << 20, device="cuda")\nspilled[(1024,)](a, b, c, x, x, 65536, 128, 256, num_warps=4)'
+    )
+    finding = found(tmp_path, SPILLED_AFTER, launch)["register-spills"]
+    assert (finding.severity, finding.evidence["in_loops"]) == ("low", 0)
+    assert finding.estimate.high < 1.2
 
 
 PACKED = """

@@ -393,7 +393,7 @@ def plus(x, y, c, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     mask = (i < n) | EVEN
     tl.store(c + i, tl.load(x + i, mask=mask) + tl.load(y + i, mask=mask), mask=mask)
 
-x, y, c = (torch.rand(1 << 16).half() for _ in range(3))
+x, y, c = (torch.rand(1 << 20).half() for _ in range(3))
 def grid(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 """
@@ -417,28 +417,28 @@ def by_tiles(seen):
 def test_tiles_follow_the_script_s_function_of_the_grid_and_its_heuristics(diagnose, monkeypatch):
     seen = []
     behave(monkeypatch, computed=by_tiles(seen), milliseconds=lambda launcher: 512.0 / launcher.constants["BLOCK"])
-    one = diagnose(ADD + "n = 40960\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)")[0]
+    one = diagnose(ADD + "n = 128 * 6000\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)")[0]
     assert speedups(one, "few-bytes-in-flight") == {
         f"BLOCK={128 * factor}": (factor, factor, factor, True) for factor in (2, 4, 8)
     }
     assert {(cta, even) for cta, even, _ in seen} == {(128, True), (256, True), (512, True), (1024, True)}
     tried = {launch.grid[0] for launch in fake_gpu.LAUNCHES}
-    assert tried == {320, 160, 80, 40}
+    assert tried == {6000, 3000, 1500, 750}
 
 
 def test_a_tile_that_reaches_beyond_its_tensor_is_dropped_and_the_script_s_memory_whole(diagnose, monkeypatch):
     behave(monkeypatch, computed=by_tiles([]))
     text = ADD.replace('arguments["n"] % arguments["BLOCK"] == 0', "True")
     one, _, (c, _) = diagnose(
-        text + "c.fill_(7)\nn = 128 * 201\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)"
+        text + "c.fill_(7)\nn = 128 * 6001\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)"
     )
     assert dropped(one, "few-bytes-in-flight")["BLOCK=256"] == "it computes something else than the original"
-    assert set(c[128 * 201 :].tolist()) == {7}
+    assert set(c[128 * 6001 :].tolist()) == {7}
 
 
 def test_without_a_function_of_the_grid_tiles_are_fixed(diagnose, monkeypatch):
     behave(monkeypatch, computed=by_tiles([]))
-    one = diagnose(ADD + "n = 40960\nplus[(320,)](x, y, c, n, BLOCK=128, num_warps=4)")[0]
+    one = diagnose(ADD + "n = 128 * 6000\nplus[(6000,)](x, y, c, n, BLOCK=128, num_warps=4)")[0]
     assert set(dropped(one, "few-bytes-in-flight").values()) == {
         "its grid is no function of the meta-parameters, so its tiles are fixed"
     }

@@ -341,6 +341,7 @@ def gemm(a, q, scales, out, N, K, G: tl.constexpr, BM: tl.constexpr, BN: tl.cons
         ("((k + i) // G)[:, None] * N + cols[None, :]", 4, None),
         ("(k // G) * N + cols[None, :]", 128, None),
         ("(k + i)[:, None] * N + cols[None, :]", 128, None),
+        ("(k + i)[:, None] * 3 + cols[None, :]", 128, None),  # some indices meet, as in a window that moves
     ],
 )
 def test_a_tile_in_which_each_address_stands_many_times_is_a_row(tmp_path, scale, group, times):
@@ -350,6 +351,8 @@ def test_a_tile_in_which_each_address_stands_many_times_is_a_row(tmp_path, scale
     if one is not None:
         addresses = 32 * 128 // times
         assert one.source.line == 10
+        assert ("the tile's other index does not change the address" in one.message) == (group == 128)
+        assert one.advice.startswith("load each number once" if group == 128 else "load a tile 8 times as short")
         assert one.message.startswith(f"each iteration loads {addresses} numbers of scales {times} times each")
         whole = 2 * 128 * 32 + 32 * 128 + 2 * 32 * 128  # bytes of x, w and s
         whole += 64 * 64  # what L2 gives while 128 lanes convert and scale the 32 * 128 elements of w

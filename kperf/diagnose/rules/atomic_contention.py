@@ -23,6 +23,7 @@ _MOST = 1000.0
 _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
 
+_SET = r"exch\b"
 _COUNTED = r"add\b"
 _ADDED = r"f?add\b"
 _ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
@@ -37,11 +38,12 @@ _COUNT_FIRST = (
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of atomics whose address is the same for all elements of a CTA, and for all CTAs.
 
-    One whose old value is used takes a ticket or a lock: there is nothing to sum first.
+    One whose old value is used takes a ticket or a lock, and one that sets a number opens it: there is nothing to sum
+    first.
     """
     for op in kernel.named(*ATOMICS):
         value = kernel.values.operand(op, 0)
-        if value is None:
+        if value is None or op.name == "tt.atomic_cas" or re.match(_SET, op.rest.strip()):
             continue
         yield from _of_zeros(kernel, op, value)
         if value.scattered:

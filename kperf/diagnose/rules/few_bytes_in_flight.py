@@ -43,22 +43,46 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     each = sum(access.asked_bytes for access in loads) / threads
     widest = max(loads, key=lambda access: access.asked_bytes, default=None)
     stored = [access for access in kernel.accesses if access.operation.name in STORES]
-    too_small = kernel.grid is not None and math.prod(kernel.grid) < H200.sms
     written = sum(access.asked_bytes for access in stored) / threads
-    if widest is None or not stored or each >= BYTES_IN_FLIGHT or each * _PART < written or too_small:
+    if widest is None or not stored or each >= BYTES_IN_FLIGHT or each * _PART < written:
         return
+    gain = gain_of_more_bytes(kernel, each * threads)
+    if gain[0] < MEDIUM_GAIN:
+        return  # the launch is one wave of CTAs, which wait for memory once
+    advice, candidates = _more(kernel, widest, max(2, round(2 * BYTES_IN_FLIGHT / each)))
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium",
         f"each thread loads {each:.2g} bytes and ends: too few bytes are in flight for the memory's full bandwidth",
-        f"let a CTA work on {max(2, round(2 * BYTES_IN_FLIGHT / each))} times as many elements (a larger BLOCK), "
-        "so that a thread loads 16 bytes or more",
+        advice,
         {"bytes_of_a_thread": each, "elements": widest.tensor.size, "threads": threads},
         confidence="medium",
-        estimate=gain_of_more_bytes(kernel, each * threads),
-        candidates=[tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]],
+        estimate=gain,
+        candidates=candidates,
     )
+
+
+def _more(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:
+    """How a thread comes to `times` as many bytes, and candidates. What is reduced as a whole is a row: it stays."""
+    rows = [op for op in kernel.named("tt.reduce", "tt.scan") if _of_whole(kernel, op, widest)]
+    if not rows:
+        tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
+        advice = f"let a CTA work on {times} times as many elements (BLOCK), so that a thread has 16 bytes and more"
+        return advice, tiles
+    warps = warps_of_vectors(kernel, widest.asked_bytes)
+    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}, so that an SM holds more CTAs"
+    return (
+        f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK"
+        + (fewer if warps < kernel.num_warps else ""),
+        [{"num_warps": warps}] if warps < kernel.num_warps else [],
+    )
+
+
+def _of_whole(kernel: Kernel, op: Operation, widest: Access) -> bool:
+    """Whether a reduction or a scan is of as many elements as an access has, in one row."""
+    types = tensor_types(kernel.module.lines[op.last_line])
+    return bool(types) and len(types[0].shape) == 1 and types[0].size == widest.tensor.size
 
 
 def _waits(kernel: Kernel, loop: Operation) -> bool:

@@ -23,6 +23,12 @@ _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages only one CTA fits on an SM, and no other CTA can work while it waits"
+_OF_A_BRANCH = (
+    "its index comes out of a branch in the loop (flatten=True makes one), behind which the compiler does not know "
+    "what is contiguous, and cp.async copies 4 contiguous bytes or more",
+    "write tl.max_contiguous and tl.multiple_of in the inner loop, around the sum that is added to the pointer; or "
+    "leave out flatten=True",
+)
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead into those that no MMA reads"
 
 
@@ -190,6 +196,11 @@ def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     return f"{few}: {why}", advice
 
 
+def _is_of_a_branch(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether an address is computed of what a branch in its loop gives, as the index of a flattened loop's tile."""
+    return any(one.name == "scf.if" and loop in loops_around(one) for one in kernel.values.sources(op, 0))
+
+
 def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | None) -> bool:
     """Whether a wgmma reads an operand of 8 bits whose rows or columns lie across K."""
     if access is None or access.tensor.bytes != 1 or access.contiguous is None:
@@ -241,6 +252,8 @@ def _reason(  # noqa: PLR0911 (a case a reason)
             "thread has to transpose its part of this tile",
             "keep the operand in memory with K contiguous (for tl.dot(a, b): b as [N, K]), and load its transpose",
         )
+    if access is not None and _is_of_a_branch(kernel, loop, op):
+        return _OF_A_BRANCH
     if kernel.is_gluon and op.name in ASYNC_COPIES:
         return "each iteration fills the buffer that it reads itself", _MORE_BUFFERS
     if kernel.num_stages is None:

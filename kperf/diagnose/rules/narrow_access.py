@@ -39,6 +39,16 @@ def _of_an_offset(vector: Vector) -> tuple[str, str]:
     )
 
 
+def _of_a_quotient(vector: Vector) -> tuple[str, str]:
+    """As where a CTA's share of a row is computed: `tl.cdiv(N, SPLIT)`."""
+    return (
+        f"rows begin at a quotient of {', '.join(vector.unknown)}, which the compiler does not know to be a multiple "
+        "of 16",
+        "pass the quotient as an argument, so that the JIT specialises the kernel for multiples of 16; or, where it is "
+        "one, write tl.multiple_of(n // d, 16), with // in place of tl.cdiv, which loses it",
+    )
+
+
 def _of_a_stride(vector: Vector) -> tuple[str, str]:
     """An annotated parameter, or one of do_not_specialize, is compiled for any number."""
     names, are = " and ".join(vector.unknown), "is" if len(vector.unknown) == 1 else "are"
@@ -65,6 +75,7 @@ _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
     "offset": _of_an_offset,
+    "quotient": _of_a_quotient,
     "remainder": _of_a_remainder,
     "stride": _of_a_stride,
     "descriptor": _of_a_descriptor,

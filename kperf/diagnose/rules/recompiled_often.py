@@ -24,18 +24,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     values = changing[name]
     constexpr = any(kind.startswith("the constexpr") for kind in values)
     others = [other for other in changing if other != name]
-    advice = (
-        f"declare {name} without tl.constexpr, or round it up to a few values"
-        if constexpr
-        else f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
-    )
+    is_stride = any(name in access.value.arguments for access in kernel.accesses)
     yield kernel.finding(
         RULE.id,
         None,
         "medium" if len(kinds) >= MANY_COMPILATIONS else "low",
         f"Triton compiled the kernel {len(kinds)} times for {history.launches} launches: {_in_words(name, values)}"
         + (f"; {', '.join(others)} {agreeing(len(others), 'differs', 'differ')} too" if others else ""),
-        advice,
+        _advice(name, values, constexpr=constexpr, is_stride=is_stride),
         {
             "compilations": len(kinds),
             "launches": history.launches,
@@ -45,6 +41,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "other_arguments": ", ".join(others),
         },
     )
+
+
+def _advice(name: str, values: dict[str, int | str], *, constexpr: bool, is_stride: bool) -> str:
+    """Of a stride the compiler has to know a multiple of 16, or that it is 1, for accesses of more than one element."""
+    if constexpr:
+        return f"declare {name} without tl.constexpr, or round it up to a few values"
+    if not is_stride:
+        return f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
+    layouts = any(kind.startswith("the value") for kind in values)
+    fewer = "pass tensors of one layout" if layouts else f"pad {name} to multiples of 16"
+    return f"{fewer}; do_not_specialize would cost more, because accesses become narrow where a stride is not known"
 
 
 def _in_words(name: str, values: dict[str, int | str]) -> str:

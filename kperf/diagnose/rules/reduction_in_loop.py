@@ -5,13 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOADS, MMAS, STORES, Kernel, own
+from kperf.diagnose.kernel import LOADS, MMAS, STORES, Kernel, inside, own
 from kperf.diagnose.loops import always, carried, reached, read, repeated, stored
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REDUCTION_CYCLES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
+
+_SHAPED = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert_layout")
+"""What hands on numbers as they are."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -43,7 +46,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
                 f"give each warp whole {whole}: use fewer warps, or more {whole} in the tile"
-                if _needed(loop, op)
+                if _needed(loop, op) and not _is_begun_with_it(kernel, loop, op)
                 else "add to a vector that the loop carries, and reduce the vector once after the loop; or give each "
                 f"warp whole {whole}",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
@@ -68,6 +71,26 @@ def _needed(loop: Operation, op: Operation) -> bool:
         (one.name in MMAS and (made | later) & read(one)) or (one.name in STORES and stored(one) in made | later)
         for one in own(loop)
     )
+
+
+def _is_begun_with_it(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether each element meets the last iteration's result before the reduction, by the reduction's own operation.
+
+    If nothing else reads that result, each element can keep one of its own: `tl.max(tl.maximum(x, largest))`.
+    """
+    begin = next((begin for begin, end in carried(loop) if end in op.results), None)
+    if begin is None:
+        return False
+    made = kernel.values.maker(op, 0)
+    while made is not None and made.name in _SHAPED:
+        made = kernel.values.maker(made, 0)
+    names, readers = {begin, *op.results}, list[Operation]()
+    for one in own(loop):
+        if read(one) & names and one.name in _SHAPED:
+            names |= set(one.results)
+        elif read(one) & names and one.name != "scf.yield":
+            readers.append(one)
+    return made is not None and readers == [made] and made.name in {one.name for one in inside(op)}
 
 
 def _axis(rest: str) -> int:

@@ -43,13 +43,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
-        "high" if estimates else "medium",
+        "high" if estimates else "medium" if found.share else "low",
         f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} "
         f"{agreeing(found.in_loops, 'instruction of a loop loads', 'instructions of loops load')} or store "
         f"them){each}{waits}",
         kernel.warps_advice(),
         evidence,
-        estimate=max(estimates, default=(1.1, 1.0, 1.3)),
+        estimate=max(estimates, default=(1.1, 1.0, 1.3) if found.share else (1.02, 1.0, 1.1)),
         candidates=[
             *kernel.more_warps(),
             *([{"maxnreg": _MOST_REGISTERS}] if "maxnreg" in kernel.configuration else []),

@@ -1,9 +1,11 @@
 """Functions that take many instructions where a few would do."""
 
+import math
 import re
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LIBRARY_MATH, MMAS, Kernel, loops_around
+from kperf.diagnose.kernel import LIBRARY_MATH, MMAS, Kernel, loops_around, own
+from kperf.diagnose.occupancy import bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -11,6 +13,8 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
 """Elements: of each row of a tile one number may take long."""
+_LONG = 12
+"""Instructions an element: a function that takes fewer, as rounding, is not what a kernel waits for."""
 _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of which a product is the shortest way to write a power."""
 _INSTEAD = {
@@ -60,17 +64,33 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
             continue
         named = _NAME.fullmatch(called)
+        if named is None and _instructions(kernel, op, types[-1].size) < _LONG:
+            continue
+        hidden = _is_hidden(kernel, op, types[-1].size)
         yield kernel.finding(
             RULE.id,
             op,
-            "medium",
+            "low" if hidden else "medium",
             f"{called} of {types[-1].size} elements is a library function of tens of instructions, where a "
             "hardware function takes one",
             _power(kernel, op) or (instead[named[1]] if named else _OF_ANY),
             {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
             confidence="medium",
-            estimate=(1.3, 1.0, 3.0),
+            estimate=(1.05, 1.0, 1.3) if hidden else (1.3, 1.0, 3.0),
         )
+
+
+def _instructions(kernel: Kernel, op: Operation, elements: int) -> float:
+    """Of the machine code of an operation's line, for each element of a thread; infinity without machine code."""
+    found = len(kernel.instructions_of(op))
+    return found / max(elements / kernel.threads, 1) if found else math.inf
+
+
+def _is_hidden(kernel: Kernel, op: Operation, elements: int) -> bool:
+    """Whether a CTA's bytes or MMAs around a function take longer than its instructions."""
+    loops = loops_around(op)
+    others = bytes_or_mma_cycles(kernel, own(loops[0]) if loops else kernel.operations)
+    return _instructions(kernel, op, elements) * elements / kernel.arch.fp32_per_cycle < others
 
 
 def _power(kernel: Kernel, op: Operation) -> str:

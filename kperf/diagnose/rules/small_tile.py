@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kperf.arch import H200
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mma_shape, own
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, own
 from kperf.diagnose.loops import carried, intensity
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
@@ -33,24 +33,26 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         yield from _of_depth(kernel, loop)
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
-        known = intensity(kernel, loop)
+        known = intensity(kernel, own(loop))
         if known is None or any(op.line in short for op in products) or max(max(shape[:2]) for shape in shapes) > _SIDE:
             continue
         done, wanted = known
         m, n, _ = shapes[0]
         side = _side(kernel, loop, m * n)
         if done / wanted < SMALL_TILE_SHARE and side is not None:
+            chosen = _is_chosen(kernel, loop)
             yield kernel.finding(
                 RULE.id,
                 products[0],
-                "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
+                "low" if chosen else "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
                 f"with a tile of {m} x {n} the loop does {done:.0f} operations for each byte that it loads, and the "
                 f"tensor cores need {wanted:.0f} to be busy",
-                f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune tiles around this "
-                "size",
+                (f"if more than {m} rows have the same operand (tokens of an expert), " if chosen else "")
+                + f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune tiles around "
+                "this size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
-                confidence="medium",
-                estimate=(min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
+                confidence="low" if chosen else "medium",
+                estimate=(1.1, 1.0, wanted / done) if chosen else (min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
                 candidates=[
                     tile | more
                     for factor in (2, 4)
@@ -84,6 +86,12 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             estimate=(gain**0.5, 1.0, gain),  # 2.2 x were measured of 4 (H100)
             candidates=kernel.scaled((depth,), gain),
         )
+
+
+def _is_chosen(kernel: Kernel, loop: Operation) -> bool:
+    """Whether an operand is one of several, which a loaded number chooses: it may have few rows, as in decoding."""
+    here = [access for access in kernel.accesses if access.operation.name in LOADS and access.operation in own(loop)]
+    return any(access.value.loaded and not access.value.scattered for access in here)
 
 
 def _side(kernel: Kernel, loop: Operation, area: int) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.diagnose.thresholds import LEAST_TILE_BYTES, VECTOR_BYTES
 from kperf.trace.analyze.finding import Finding
 
 
@@ -19,6 +19,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         for op in inner:
             access = copies.get(op.line)
             if access is None or access.value.loaded or access.thread_bytes < VECTOR_BYTES or not access.is_even:
+                continue
+            if access.tile_bytes < LEAST_TILE_BYTES:
                 continue
             yield kernel.finding(
                 RULE.id,

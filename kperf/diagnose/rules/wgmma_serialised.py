@@ -112,10 +112,17 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
         if varying
         else "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
         if rounded
+        else "accumulate with acc = tl.dot(a, b, acc), without out_dtype: an MMA adds to a sum of its own type"
+        if not factors and not _accumulates_in_float32(mma)
         else "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or an operand before it",
         {"read_by": reader.name, "factors_of_an_iteration": int(varying)},
         estimate=(1.1, 1.0, 1.5) if varying else (1.3 * more, 1.0, 1.8 * more),
     )
+
+
+def _accumulates_in_float32(mma: Operation) -> bool:
+    types = tensor_types(mma.rest.partition(" : ")[2])
+    return bool(types) and types[-1].element == "f32"
 
 
 def _factors(kernel: Kernel, mma: Operation) -> list[Operation]:
