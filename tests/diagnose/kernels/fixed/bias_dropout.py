@@ -24,11 +24,13 @@ torch.manual_seed(0)
 n = ROWS * WIDTH
 x = torch.randn(ROWS, WIDTH, device="cuda", dtype=torch.bfloat16)
 bias = torch.randn(WIDTH, device="cuda", dtype=torch.bfloat16)
-y = torch.empty_like(x)
+dropped = torch.empty_like(x)
 
-bias_dropout[(n // 4096,)](x, bias, y, 1234, KEEP, WIDTH=WIDTH, BLOCK=1024, num_warps=4)
+bias_dropout[(n // 4096,)](x, bias, dropped, 1234, KEEP, WIDTH=WIDTH, BLOCK=1024, num_warps=4)
 
 z = (x.float() + bias.float()) / KEEP
-kept = (y != 0) | (z == 0)
-torch.testing.assert_close(y.float(), torch.where(kept, z, 0.0), rtol=1e-2, atol=1e-2)
-torch.testing.assert_close(kept.float().mean().item(), KEEP, rtol=0.0, atol=4 * (KEEP * (1 - KEEP) / n) ** 0.5 + 1e-4)
+kept_of_four = (dropped != 0) | (z == 0)
+torch.testing.assert_close(dropped.float(), torch.where(kept_of_four, z, 0.0), rtol=1e-2, atol=1e-2)
+torch.testing.assert_close(
+    kept_of_four.float().mean().item(), KEEP, rtol=0.0, atol=4 * (KEEP * (1 - KEEP) / n) ** 0.5 + 1e-4
+)

@@ -57,5 +57,5 @@ csr_spmm[(len(piece_row),)](
 )
 
 row_of = torch.repeat_interleave(torch.arange(ROWS, device="cuda"), length)
-want = torch.zeros_like(y).index_add_(0, row_of, val[:, None] * x[col.long()])
+want = torch.zeros_like(y, dtype=torch.float64).index_add_(0, row_of, (val[:, None] * x[col.long()]).double()).float()
 torch.testing.assert_close(y, want, rtol=1e-3, atol=1e-2)

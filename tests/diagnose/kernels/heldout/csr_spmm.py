@@ -45,5 +45,5 @@ y = torch.zeros(ROWS, WIDTH, device="cuda")
 csr_spmm[(ROWS,)](starts, col, val, x, y, WIDTH=WIDTH, BLOCK=32, num_warps=4)
 
 row_of = torch.repeat_interleave(torch.arange(ROWS, device="cuda"), length)
-want = torch.zeros_like(y).index_add_(0, row_of, val[:, None] * x[col.long()])
+want = torch.zeros_like(y, dtype=torch.float64).index_add_(0, row_of, (val[:, None] * x[col.long()]).double()).float()
 torch.testing.assert_close(y, want, rtol=1e-3, atol=1e-2)
