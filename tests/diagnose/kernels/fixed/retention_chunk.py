@@ -6,7 +6,7 @@ import triton.language as tl
 
 HEADS = 64
 SEQ = 4096
-D = 128
+D = 64
 CHUNK = 64
 
 
