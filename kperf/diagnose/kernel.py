@@ -1,6 +1,7 @@
 """What static rules read of one kernel: its TTGIR with locations, its machine code, resources, and what follows."""
 
 import ast
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from kperf.arch import Arch, operations
 from kperf.diagnose.history import History
-from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
+from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Compiled, Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
 from kperf.ir.levels import Line, read_levels
@@ -173,6 +174,11 @@ class Kernel:
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""
         return iterations_of(self.launched_values, loop, self.numbers)
+
+    def times(self, op: Operation) -> int:
+        """How often a CTA does an operation; of each loop around it that the launch does not decide, IN_LOOP times."""
+        counts = [self.iterations(loop) for loop in loops_around(op)]
+        return math.prod(IN_LOOP if count is None else count for count in counts)
 
     def runs_once(self, loop: Operation) -> bool:
         """Whether the integers of the launch let a loop run at most once; False where they do not say it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, mask_place
-from kperf.diagnose.thresholds import IN_LOOP, VECTOR_BYTES
+from kperf.diagnose.thresholds import VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
@@ -118,8 +118,7 @@ def _share(kernel: Kernel, alike: list[Vector]) -> float:
 def _requests(kernel: Kernel, op: Operation) -> float:
     """Of a load's or a store's tile, with as many bytes as its widest instruction has; those in loops count more."""
     size = max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
-    often = float(IN_LOOP ** len(loops_around(op)))
-    return often * size / (kernel.machine_bytes(op) or VECTOR_BYTES)
+    return kernel.times(op) * size / (kernel.machine_bytes(op) or VECTOR_BYTES)
 
 
 def _cost(vector: Vector) -> tuple[int, float]:

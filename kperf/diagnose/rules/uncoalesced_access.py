@@ -9,7 +9,7 @@ import numpy as np
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BAD_SECTOR_USE, IN_LOOP, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
@@ -24,13 +24,13 @@ _PARTS = 16
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """From the addresses of one CTA and the layout of its threads."""
-    largest = max((_weight(access) for access in kernel.accesses), default=0)
+    largest = max((_weight(kernel, access) for access in kernel.accesses), default=0)
     poor = [
         access
         for access in kernel.accesses
         if access.sector_use < POOR_SECTOR_USE
         and not access.value.scattered
-        and _weight(access) * _PART >= largest
+        and _weight(kernel, access) * _PART >= largest
         and access.tile_sectors > 1  # of one there is nothing else to read with it
     ]
     apart: list[Access] = []
@@ -95,7 +95,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     within = "between L2 and the SM" if shared else "between the SM and its cache"
     where = f"{direction} device memory" if from_memory and not shared else within
     ratio = access.tile_sector_use if from_memory else access.sector_use
-    gain = _gain(kernel, alike) if from_memory else 1 / ratio
+    gain = _gain(kernel, alike) if from_memory else _gain_of_requests(kernel, access)
     likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
     most = max(gain * requests, 1.5 * likely if shared else 1.0)
@@ -138,9 +138,9 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
         store = one.operation.name in STORES
         part = store and one.sector_use < POOR_SECTOR_USE
         of_moved = H200_COPY_GB_PER_S / H200_PARTIAL_STORE_GB_PER_S if part else of_l2
-        cost += _weight(one, one.sectors * SECTOR_BYTES) * of_moved
+        cost += _weight(kernel, one, one.sectors * SECTOR_BYTES) * of_moved
         place = (one.value.arguments, store, len(loops_around(one.operation)))
-        once[place] = max(once.get(place, 0), _weight(one))
+        once[place] = max(once.get(place, 0), _weight(kernel, one))
     return max(cost * filled / max(sum(once.values()), 1), math.sqrt(gain))
 
 
@@ -187,8 +187,8 @@ def _written_in_part(kernel: Kernel, stores: list[Access]) -> float:
     L1 does not collect what is stored until a sector is whole. Of the rope_pairs of 1.6 x (results/h200/diagnose.jsonl)
     this gives 1.5.
     """
-    in_parts = sum(_weight(one, one.sectors * SECTOR_BYTES) for one in stores) / H200_PARTIAL_STORE_GB_PER_S
-    return in_parts / (sum(map(_weight, kernel.accesses)) / H200_COPY_GB_PER_S)
+    in_parts = sum(_weight(kernel, one, one.sectors * SECTOR_BYTES) for one in stores) / H200_PARTIAL_STORE_GB_PER_S
+    return in_parts / (max(sum(_weight(kernel, one) for one in kernel.accesses), 1) / H200_COPY_GB_PER_S)
 
 
 def _beside(kernel: Kernel, access: Access) -> list[Access]:
@@ -272,8 +272,15 @@ def _distance(access: Access) -> int:
 
 def _gain(kernel: Kernel, apart: list[Access]) -> float:
     """Bytes that all accesses move over those if these moved what they use."""
-    moved = sum(_weight(one, one.tile_sectors * SECTOR_BYTES) for one in kernel.accesses)
-    unused = sum(_weight(one, one.tile_sectors * SECTOR_BYTES) - _weight(one) for one in apart)
+    moved = sum(_weight(kernel, one, one.tile_sectors * SECTOR_BYTES) for one in kernel.accesses)
+    unused = sum(_weight(kernel, one, one.tile_sectors * SECTOR_BYTES) - _weight(kernel, one) for one in apart)
+    return moved / max(moved - unused, 1)
+
+
+def _gain_of_requests(kernel: Kernel, access: Access) -> float:
+    """Bytes that the requests of all accesses move over those if one access moved what it uses."""
+    moved = sum(_weight(kernel, one, one.sectors * SECTOR_BYTES) for one in kernel.accesses)
+    unused = _weight(kernel, access, access.sectors * SECTOR_BYTES - access.used_bytes)
     return moved / max(moved - unused, 1)
 
 
@@ -297,9 +304,9 @@ def _verb(access: Access) -> str:
     return "store" if access.operation.name in STORES else "load"
 
 
-def _weight(access: Access, size: int | None = None) -> int:
-    """Its bytes, those in a loop counted eightfold a level."""
-    return int((access.tile_bytes if size is None else size) * IN_LOOP ** len(loops_around(access.operation)))
+def _weight(kernel: Kernel, access: Access, size: int | None = None) -> int:
+    """Its bytes, or another size, as often as a CTA does it."""
+    return (access.tile_bytes if size is None else size) * kernel.times(access.operation)
 
 
 RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check)
