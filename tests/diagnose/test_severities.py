@@ -866,6 +866,16 @@ def test_a_few_idle_sms_are_not_worth_a_split(tmp_path, ctas, advised):
     assert ("launch-too-small" in findings) == advised
 
 
+@pytest.mark.parametrize(("ctas", "block", "severity"), [(2, 256, "low"), (2, 65536, "medium"), (64, 512, "low")])
+def test_a_split_shortens_no_wait_for_memory(tmp_path, ctas, block, severity):
+    """A CTA without a loop waits once, some 1280 cycles, and moves its 8 bytes an element at 20 a cycle."""
+    launch = f'x = torch.empty(1 << 20, device="cuda")\nshort_rows[({ctas},)](x, torch.empty_like(x), {block})'
+    finding = found(tmp_path, SHORT_ROWS.replace("ROW", "2 * row"), launch)["launch-too-small"]
+    work, share = 8 * block / 20, ctas / 132
+    assert finding.severity == severity
+    assert finding.estimate.high == pytest.approx((1280 + work) / (1280 + work * share), rel=0.02)
+
+
 STATES = """
 def states(a, b, out, T, D, BT: tl.constexpr, BD: tl.constexpr):
     d = tl.program_id(1) * BD + tl.arange(0, BD)
