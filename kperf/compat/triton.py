@@ -3,9 +3,11 @@
 Where versions differ, the branch stands here and says from which version on.
 """
 
+import contextlib
 import copy
 import hashlib
 import inspect
+import io
 import re
 import sys
 import threading
@@ -266,8 +268,12 @@ def allocate_warp_groups(module: Any) -> None:
 
 
 def front_end_ir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
-    """What the front end makes of a source, as `asm["source"]` has it: printed with locations, no function inlined."""
-    return str(_front_end(source, make_backend(target), target, options)[0])
+    """What the front end makes of a source, as `asm["source"]` has it: printed with locations, no function inlined.
+
+    What `tl.static_print` says was said when the kernel was compiled, and is dropped here.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        return str(_front_end(source, make_backend(target), target, options)[0])
 
 
 def watch_front_end(source: ASTSource, run: Callable[[Callable[[], Any]], Any]) -> None:

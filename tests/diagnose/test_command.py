@@ -75,6 +75,15 @@ def test_a_product_without_a_loop_is_one(tmp_path):
     )
 
 
+def test_what_a_kernel_prints_while_it_is_compiled_is_no_part_of_the_output(tmp_path):
+    script = tmp_path / "prints.py"
+    text = KERNEL.format("twice").replace("    i =", '    tl.static_print("compiling")\n    i =')
+    script.write_text(
+        f"import torch, triton, triton.language as tl\n{text}\ntwice[(16,)](*torch.ones(2, 4096).cuda())\n"
+    )
+    assert kperf("diagnose", "--static", script, "--json").stdout.startswith("{")
+
+
 def test_code_that_inductor_wrote_needs_no_driver(tmp_path):
     script = tmp_path / "output_code.py"
     begin = "import torch, triton, triton.language as tl\nfrom torch._C import _cuda_getCurrentRawStream\n"

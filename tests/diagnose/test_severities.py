@@ -90,6 +90,37 @@ def test_looking_for_a_group_before_a_loop_over_tiles_is_a_hint(tmp_path, produc
     assert (finding.severity, finding.estimate.speedup) == ("low", 1.05)
 
 
+SEARCH = """
+def rows_of(starts, x, out, n, B: tl.constexpr):
+    token = tl.program_id(0)
+    BODY
+    i = tl.arange(0, B)
+    tl.store(out + token * B + i, tl.load(x + first * B + i))
+"""
+WALK = "first = 0\n    while tl.load(starts + first + 1) <= token: first += 1"
+HALVE = """first, end = 0, n
+    while first + 1 < end:
+        middle = (first + end) // 2
+        before = tl.load(starts + middle) <= token
+        first = tl.where(before, middle, first)
+        end = tl.where(before, end, middle)"""
+CHASE = "first = 0\n    while tl.load(starts + first) > token: first = tl.load(starts + first)"
+LOCK = "first = 0\n    while tl.load(starts, volatile=True) != token: first = 0"
+
+
+@pytest.mark.parametrize(("body", "named"), [(WALK, True), (HALVE, False), (CHASE, False), (LOCK, False)])
+def test_a_walk_through_a_sorted_list_could_halve_it(tmp_path, body, named):
+    launch = (
+        "starts, x = torch.empty(1025, device='cuda', dtype=torch.int32), torch.empty(1 << 20, device='cuda')\n"
+        "rows_of[(65536,)](starts, x, torch.empty(1 << 24, device='cuda'), 1024, 256)"
+    )
+    finding = found(tmp_path, SEARCH.replace("BODY", body), launch).get("scalar-loop")
+    assert (finding is not None) is named
+    if named:
+        assert (finding.severity, finding.source.line) == ("medium", 7)
+        assert finding.advice.startswith("search by halving")
+
+
 COUNT = """
 def count(x, out, B: tl.constexpr):
     lane = tl.arange(0, B)
@@ -870,6 +901,16 @@ def test_a_few_idle_sms_are_not_worth_a_split(tmp_path, ctas, advised):
     launch = f'x = torch.empty(1 << 20, device="cuda")\ncount[({ctas},)](x, x, 1024)'
     findings = found(tmp_path, COUNT.replace("MASK", "lane < B"), launch)
     assert ("launch-too-small" in findings) == advised
+
+
+@pytest.mark.parametrize(("ctas", "block", "severity"), [(2, 256, "low"), (2, 65536, "medium"), (64, 512, "low")])
+def test_a_split_shortens_no_wait_for_memory(tmp_path, ctas, block, severity):
+    """A CTA without a loop waits once, some 1280 cycles, and moves its 8 bytes an element at 20 a cycle."""
+    launch = f'x = torch.empty(1 << 20, device="cuda")\nshort_rows[({ctas},)](x, torch.empty_like(x), {block})'
+    finding = found(tmp_path, SHORT_ROWS.replace("ROW", "2 * row"), launch)["launch-too-small"]
+    work, share = 8 * block / 20, ctas / 132
+    assert finding.severity == severity
+    assert finding.estimate.high == pytest.approx((1280 + work) / (1280 + work * share), rel=0.02)
 
 
 STATES = """

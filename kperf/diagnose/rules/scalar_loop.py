@@ -80,16 +80,20 @@ def _search(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     if not asked or any(op.name in (*LOOPS, *TMA_LOADS, *ASYNC_COPIES, *MMAS, *STORES, *ATOMICS) for op in inner):
         return
     values = [kernel.values.operand(op, 0) for op in asked]
-    if any(value is None or value.loaded or loop.line not in value.iterations for value in values):
-        return
+    steps = [op for op in inner if op.name == "scf.yield" and loops_around(op)[0] is loop]
+    chosen = any(
+        one in asked for op in steps for place in range(len(op.operands)) for one in kernel.values.sources(op, place)
+    )
+    if chosen or any(value is None or value.loaded or loop.line not in value.iterations for value in values):
+        return  # the number decides which one is next, as where the list is halved
     beside = _is_beside_tiles(kernel, loop)
     yield kernel.finding(
         RULE.id,
         asked[0],
         "low" if beside else "medium",
         "each iteration of the while loop loads one number and waits for it, until one ends the search",
-        "search by halving: keep the first and the last place, and compare the number between them "
-        "(log2(n) iterations); or load a block of numbers at once (tl.arange) and count with tl.sum those that are less",
+        "search by halving: keep the first and the last place, and compare the number between them (log2(n) "
+        "iterations); or load a block of numbers at once (tl.arange), and count with tl.sum those that are less",
         {"loads": len(asked)},
         confidence="medium",
         estimate=(1.05, 1.0, 3.0) if beside else (4.0, 1.0, 20.0),
