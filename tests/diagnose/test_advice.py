@@ -1,5 +1,6 @@
 """Advice that can be followed: one for each cause, at the place where its option stands."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.diagnose.kernel import loops_around
 from kperf.diagnose.largest import largest_value
+from kperf.ir.ttgir import Module
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
@@ -558,3 +560,19 @@ def test_an_estimate_lies_in_its_interval_where_a_loop_moves_little_beside_its_s
     finding = next(one for one in diagnosis_of(tmp_path / "updated.py").findings if one.id == "loads-not-pipelined")
     assert finding.message.startswith("the loop adds to what is in memory")
     assert (finding.estimate.low, finding.estimate.speedup, finding.estimate.high) == (1, 8, 8)  # 36 KB, 32 of sums: 9
+
+
+@pytest.mark.parametrize(("registers", "warps", "most"), [(32, 4, 255), (128, 8, None), (127, 8, 255), (40, 16, 128)])
+def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most):
+    """Where values do not fit into 255 registers, it may give a thread 32 and spill kilobytes."""
+    kernel, *_ = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
+    number = f'"ttg.num-warps" = {kernel.num_warps} :'
+    assert kernel.compiled.ttgir.count(number) == 1
+    text = kernel.compiled.ttgir.replace(number, f'"ttg.num-warps" = {warps} :')
+    spilled = replace(kernel, module=Module(text), resources=replace(kernel.resources, registers=registers))
+    (one,) = (one for one in diagnose(spilled).findings if one.id == "register-spills")
+    if most is None:
+        assert "maxnreg" not in one.advice
+    else:
+        assert one.advice.startswith(f"launch with maxnreg={most}: ptxas gave each thread only {registers} registers; ")
+        assert one.candidates[0] == {"maxnreg": most}
