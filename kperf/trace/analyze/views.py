@@ -106,7 +106,8 @@ class Ctas:
         if not iterations.size:
             return False
         median = float(np.median(iterations))
-        return bool(iterations.max() >= UNEVEN * median or iterations.min() * UNEVEN <= median)
+        most = self.iterations[~self.early].max()  # of a CTA that lost events, as the longest do, at least so many
+        return bool(most >= UNEVEN * median or iterations.min() * UNEVEN <= median)
 
     @cached_property
     def _busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -278,6 +278,13 @@ def test_how_ctas_differ_in_numbers():
     assert side_by_side([0, 0], [5, 9], [0, 1]).imbalance().iterations is None
 
 
+@pytest.mark.parametrize(("iterations", "differ"), [([4, 4, 5], False), ([4, 4, 6], True)])
+def test_the_longest_ctas_differ_although_they_lost_events(iterations, differ):
+    """What is left of a CTA whose buffer was too short is the least that it did."""
+    times = [0, 0, 0], [400, 400, 9000], [0, 1, 2]
+    assert side_by_side(*times, iterations=iterations, whole=[True, True, False]).differ is differ
+
+
 @pytest.mark.parametrize(
     ("iterations", "differ"),
     [([4, 4, 6], True), ([20, 20, 29], False), ([6, 6, 4], True), ([30, 30, 21], False), ([8, 8, 8], False)],
