@@ -208,13 +208,14 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     best = f", the best of {many} configurations of its autotuner by what is found: {constants}" if many > 1 else ""
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
     console.print(Text(f"{name}{read_from}{best}", style="bold"))
-    shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
-    for finding in shown:
-        _show_finding(console, finding)
+    alike = _alike(diagnosis.findings)
+    shown = alike if explain else alike[:_SHOWN]
+    for findings in shown:
+        _show_findings(console, findings)
     if explain:
-        for rule in dict.fromkeys(finding.id for finding in shown):
+        for rule in dict.fromkeys(first.id for first, *_ in shown):
             console.print(Text(page(rule)))
-    hidden = len(diagnosis.findings) - len(shown)
+    hidden = len(diagnosis.findings) - sum(map(len, shown))
     if hidden:
         console.print(Text(f"  and {hidden} more: --explain shows all"))
     if not diagnosis.findings:
@@ -229,12 +230,24 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
         console.print(Text(f"  {count} {rules} could not run ({'; '.join(reasons)}): {', '.join(diagnosis.skipped)}"))
 
 
-def _show_finding(console: Console, finding: Finding) -> None:
-    place = _place(finding.source) or finding.kernel
-    head = Text("  ")
-    head.append(f"{finding.severity:<6}", style=STYLES[finding.severity])
-    head.append(f"  {place}  {source_line(finding.source)}")
-    console.print(head)
+def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings that say the same of several lines, as of all loads of a loop, together; in the order of the first."""
+    together: dict[str, list[Finding]] = {}
+    for finding in findings:
+        content = finding.model_dump_json(exclude={"source", "evidence"})
+        together.setdefault(content, []).append(finding)
+    return list(together.values())
+
+
+def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Their lines, and once what they all say."""
+    for finding in findings:
+        place = _place(finding.source) or finding.kernel
+        head = Text("  ")
+        head.append(f"{finding.severity:<6}", style=STYLES[finding.severity])
+        head.append(f"  {place}  {source_line(finding.source)}")
+        console.print(head)
+    finding = findings[0]
     console.print(Text(f"          {finding.message} [{finding.id}]"))
     console.print(Text(f"          {finding.advice}{_gain(finding)}"))
     if finding.witness is not None and finding.witness.agreement != "none":
