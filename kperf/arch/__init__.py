@@ -14,6 +14,7 @@ from kperf.arch.blackwell import SM_100A, SM_103A, SM_120
 from kperf.arch.cdna3 import GFX942
 from kperf.arch.cdna4 import GFX950
 from kperf.arch.devices import (
+    COPY_OVER_ATOMICS,
     H200,
     H200_ATOMIC_BYTES_PER_CYCLE,
     H200_ATOMIC_NS,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kperf.compat.triton import GPUTarget
 
 __all__ = [
+    "COPY_OVER_ATOMICS",
     "GFX942",
     "GFX950",
     "H200",

@@ -36,6 +36,11 @@ H200_ATOMIC_BYTES_PER_CYCLE = 25.0
 """Atomics on float32 of an SM, each on another address: of 64 KB a CTA they took 2591 cycles, until all were issued
 (split_k in results/h200/examples/)."""
 
+COPY_OVER_ATOMICS = 1.6
+"""Bytes that memory copies while L2 updates one byte of float32 by atomics, where all CTAs update the same kilobytes:
+beside 403 MB of loads and stores, 268 MB of updates took 151 us (rms_norm_backward in
+results/h100-80gb-hbm3/diagnose.jsonl)."""
+
 H200_SM_BYTES_IN_FLIGHT = 25 * 1024
 """Bytes that an SM of an H200 has to have asked for, so that its memory is never idle, by Little's law: 4.8 TB/s for
 the 700 ns of a load, of 132 SMs."""

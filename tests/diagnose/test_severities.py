@@ -147,6 +147,29 @@ def test_elements_that_a_mask_leaves_out_do_not_meet(tmp_path, mask, elements, s
     assert finding.estimate.high <= 1000
 
 
+GRADIENT = """
+def gradient(x, weight, rows, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for row in range(rows):
+        total += tl.load(x + (tl.program_id(0) * rows + row) * B + lane)
+    tl.atomic_add(weight + lane, total)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "ctas", "severity", "speedup"),
+    [(1, 16384, "medium", 1 + 1.6), (8, 2112, "medium", 1 + 1.6 / 8), (8, 2111, "low", 1.1), (64, 2112, "low", 1.1)],
+)
+def test_sums_that_all_ctas_add_to_cost_by_their_bytes(tmp_path, rows, ctas, severity, speedup):
+    launch = (
+        f"x, weight = torch.empty({rows * ctas}, 4096, device='cuda'), torch.zeros(4096, device='cuda')\n"
+        f"gradient[({ctas},)](x, weight, {rows}, 4096, num_warps=8)"
+    )
+    finding = found(tmp_path, GRADIENT, launch)["atomic-contention"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+
+
 TICKETS = """
 def tickets(x, counter, lock, n, B: tl.constexpr):
     lane = tl.arange(0, B)

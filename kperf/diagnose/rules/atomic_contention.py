@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import H200_ATOMIC_NS, H200_COPY_GB_PER_S
+from kperf.arch import COPY_OVER_ATOMICS, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.diagnose.kernel import ATOMICS, Kernel, conditions_of, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import UPDATES_OF_BIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN, UPDATES_OF_BIN
+from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding, Level
@@ -19,6 +20,9 @@ _GAINS: dict[Level, tuple[float, float, float]] = {"medium": (1.5, 1.0, 30.0), "
 """Where a mask that is not known may leave few elements, and where only CTAs meet."""
 _MOST = 1000.0
 """No reduction gave more: 828 x were measured of 1024 elements on one address (H200)."""
+
+_MANY_CTAS = 16
+"""For each SM."""
 
 _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
@@ -57,6 +61,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if not crowded and ((value.program and not same_in_loop) or _is_used(kernel, op)):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
+        beside = _gain_beside(kernel, op, elements) if severity == "low" else 0.0
         many = (
             f"{'' if sure else 'up to '}{elements} elements of a CTA"
             if crowded
@@ -68,7 +73,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         yield kernel.finding(
             RULE.id,
             op,
-            severity,
+            "medium" if beside >= MEDIUM_GAIN else severity,
             f"{many} update{'' if crowded else 's'} {where} by atomics: L2 performs these one after another",
             "reduce first (tl.sum over the tile, or a variable that the loop carries), then issue one atomic for each "
             "CTA; or store partial results, and add them in a second kernel"
@@ -76,8 +81,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             else "launch fewer CTAs that do more work each; or store partial results, and add them in a second kernel",
             {"elements": elements, "addresses": addresses, "in_loop": int(looping)},
             confidence="medium",
-            estimate=_gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity],
+            estimate=_gain(kernel, elements / addresses)
+            if severity == "high"
+            else (beside, 1.0, 2 * beside)
+            if beside >= MEDIUM_GAIN
+            else _GAINS[severity],
         )
+
+
+def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
+    """How much longer a CTA's bytes take with its updates of what all CTAs update; 1 where few CTAs do so.
+
+    As many as are on the SMs at once are not fewer where they do more work each.
+    """
+    if kernel.grid is None or math.prod(kernel.grid) < _MANY_CTAS * H200.sms:
+        return 1.0
+    types = tensor_types(op.rest)
+    updated = elements * (types[-1].bytes if types else 0) * kernel.times(op)
+    moved = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses)
+    return 1 + COPY_OVER_ATOMICS * updated / max(moved, 1)
 
 
 def _is_used(kernel: Kernel, op: Operation) -> bool:
