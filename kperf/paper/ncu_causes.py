@@ -69,6 +69,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("FPInstructions", "FP64|double", "the rule counts instructions of float64"),
     ),
     "idle-threads": (Cause("ThreadDivergence", "", "the rule counts the threads of a warp that work"),),
+    "imbalance": (Cause("WorkloadImbalance", "", "the rule compares the SMs' active cycles"),),
     "launch-too-small": (Cause("LaunchConfiguration", "grid", "the rule compares the grid with the SMs"),),
     "loads-not-pipelined": _LONGER_WAITS,
     "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "the instructions of a division run on this pipeline"),),
@@ -101,6 +102,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
+    "dense-transform": "no rule knows that a matrix is a product of smaller ones",
     "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "int64-index": "no rule looks at the width of indices",
     "masked-tiles": "no rule knows which results a mask removes",

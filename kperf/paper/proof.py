@@ -27,11 +27,12 @@ from rich.table import Table
 from kperf.console import agreeing
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
+from kperf.record import device
 from kperf.record import markdown as md
 from kperf.record.files import from_json_once
-from kperf.record.store import Frozen
+from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child
-from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded
+from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded, stamp
 from kperf.trace.analyze.finding import LEVELS, Finding, Source
 from kperf.trace.capture.trial import interval
 
@@ -193,7 +194,7 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    for title, part in _parts(found, known=not names):
+    for title, part in _parts(found, measured=device.why_static() is None, known=not names):
         heading = f"{title} under kperf diagnose --try; {part.stamp}"
         console.print(_table(heading, HEAD, map(cells, in_order(part.rows))))
         if made_slower := slower(part.rows):
@@ -344,27 +345,33 @@ def markdown(folder: Path, *, held_out: bool) -> str:
     return "\n".join(lines)
 
 
-def _parts(found: Run[ProofRow], *, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:
+def _parts(found: Run[ProofRow], *, measured: bool, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:
     """What is counted apart: kernels that were written together with the rules, and those that were not.
 
-    known: with what is recorded of the part that the run lacks. Held-out kernels become drafts as soon as a rule was
-    changed for one of them, so the newest run need not have any.
+    measured: whether the run is this machine's. known: with what is recorded of the part that the run lacks. Held-out
+    kernels become drafts as soon as a rule was changed for one of them, so the newest run need not have any.
     """
     for title, held_out in (("the proof set", False), ("held-out kernels", True)):
         part = [row for row in found.rows if row.is_held_out is held_out]
-        if part:
+        if part and measured:
             yield title, replace(found, rows=part)
-        elif known:
+        elif known or part:
             with suppress(UsageError):
                 yield title, recorded_run(found.folder, held_out=held_out)
 
 
 def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
-    """The newest run that is recorded of a GPU, its held-out kernels or the others.
+    """What is recorded of a GPU: of held-out kernels the newest run, and of the others each kernel's newest row.
 
-    Raises `UsageError` if it is broken or has none of them.
+    Kernels do not depend on each other, nor do runs; but rules may be changed for a held-out kernel after its run.
+    Raises `UsageError` if the record is broken or has none of them.
     """
-    return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out is held_out)
+    if held_out:
+        return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out)
+    store = RecordStore(folder, "diagnose", ROWS)
+    newest = {row.name: row for row in store.points() if not row.is_held_out}
+    rows = list(newest.values())
+    return Run(folder, rows, stamp(store, rows, "recorded"))
 
 
 def in_order(rows: Sequence[K]) -> list[K]:
@@ -441,7 +448,7 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     lines = [
         f"The advice was timed on {len(gains)} faulty {agreeing(len(gains), 'kernel', 'kernels')}: `--try` made "
         f"{len(gains) - by_hand} of the changes, and {by_hand} {agreeing(by_hand, 'was', 'were')} made by hand.",
-        f"With the advised change, {faster} of these {len(gains)} kernels "
+        f"With the advised change, {faster} of {len(gains)} {agreeing(len(gains), 'kernel', 'kernels')} "
         f"{agreeing(faster, 'becomes', 'become')} at least {FASTER - 1:.0%} faster, {little} "
         f"{agreeing(little, 'gains', 'gain')} less than {FASTER - 1:.0%}, and {len(worse)} "
         f"{agreeing(len(worse), 'becomes', 'become')} slower{_named(':', worse)}.",

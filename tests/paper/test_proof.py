@@ -107,7 +107,7 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
     assert "first or second finding names 3 of 3 faults and their lines: " in said
-    assert "The severity of a kernel's severest finding is high for 0, " in said
+    assert "The severest finding of a clean kernel has severity high in 0, " in said
     assert "a of the fixed other.py is not that of other.py" in said
     assert "Kernels whose gain was not measured: other." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
@@ -152,16 +152,18 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 
 def test_totals_name_what_misses_them():
     assert proof.sentences(ROWS_MADE) == [
-        "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
-        "names 1; neither names the faults of other (spills, kperf reports spills at line 8), silent (spills, exit "
-        "status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
-        "Of 3 clean kernels, 1 has no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
-        "spills at line 3), medium for 0, low for 1. A change was timed on none of the clean kernels.",
-        "1 of 2 estimated gains (50%) differs from the measured gain by a factor of at most 1.5; the other is that of "
-        "first.",
-        "1 of 2 measured gains lies in the interval of its estimate; the other is that of first.",
+        "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, and the "
+        "second finding names 1.",
+        "Neither the first nor the second finding names the fault of other (spills, kperf reports spills at line 8), "
+        "silent (spills, exit status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
+        "Of 3 clean kernels, 1 has no finding. The severest finding of a clean kernel has severity high in 1 (alarm: "
+        "spills at line 3), medium in 0, low in 1 kernels. A change was timed on none of the clean kernels.",
+        "1 of 2 estimated gains (50%) differs from the measured gain by a factor of at most 1.5. The estimate is "
+        "further off for first.",
+        "1 of 2 measured gains lies in the interval of its estimate. The measured gain is outside for first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",
-        "With the advice, 2 kernels become at least 10% faster, 0 gain less, and 0 become slower.",
+        "With the advised change, 2 of 2 kernels become at least 10% faster, 0 gain less than 10%, and 0 become "
+        "slower.",
         "The median of these 2 gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the geometric mean "
         "is 2.00 x.",
         "Kernels whose gain was not measured: other, silent, third.",
@@ -180,15 +182,17 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
     ]  # fmt: skip
     lines = proof.sentences(rows)
     assert (
-        "With the advice, 1 kernel becomes at least 10% faster, 1 gains less, and 2 become slower: copied, loses."
-        in lines
+        "With the advised change, 1 of 4 kernels becomes at least 10% faster, 1 gains less than 10%, and 2 "
+        "become slower: copied, loses." in lines
     )
     assert (
-        "have no finding. The severity of a kernel's severest finding is high for 0, medium for 1, low for 0."
+        "have no finding. The severest finding of a clean kernel has severity high in 0, medium in 1, low in 0 kernels."
         in lines[1]
     )
     assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
-    assert "2 of 3 measured gains lie in the interval of their estimate; the other is that of loses." in lines
+    assert (
+        "2 of 3 measured gains lie in the interval of their estimate. The measured gain is outside for loses." in lines
+    )
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
@@ -205,14 +209,15 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
         made("good", kind="clean", fault="", line=0),
     ]  # fmt: skip
     assert proof.sentences(rows) == [
-        "kperf's first or second finding names 1 of 1 fault and its line: the first finding names 1, the second "
-        "names 0.",
-        "Of 1 clean kernel, 1 has no finding. The severity of a kernel's severest finding is high for 0, medium for 0, "
-        "low for 0. A change was timed on none of the clean kernels.",
+        "kperf's first or second finding names 1 of 1 fault and its line: the first finding names 1, and the second "
+        "finding names 0.",
+        "Of 1 clean kernel, 1 has no finding. The severest finding of a clean kernel has severity high in 0, medium in "
+        "0, low in 0 kernels. A change was timed on none of the clean kernels.",
         "1 of 1 estimated gains (100%) differs from the measured gain by a factor of at most 1.5.",
         "1 of 1 measured gains lies in the interval of its estimate.",
         "The advice was timed on 1 faulty kernel: `--try` made 0 of the changes, and 1 was made by hand.",
-        "With the advice, 1 kernel becomes at least 10% faster, 0 gain less, and 0 become slower.",
+        "With the advised change, 1 of 1 kernel becomes at least 10% faster, 0 gain less than 10%, and 0 become "
+        "slower.",
     ]
 
 

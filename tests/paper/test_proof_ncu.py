@@ -82,11 +82,11 @@ def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
     said = console.export_text()
     assert "planted/wide: HighPipeUtilization 95 % local, CPIStall 62 % global (" in said
     assert (
-        "ncu profiled 3 faulty kernels. In 1 of the 3, one of the 2 rules with the largest estimated speedups names "
-        "the cause. In 2 of the 3, any rule of ncu names the cause." in said
+        "ncu profiled 3 faulty kernels. For 1 of the 3, one of the 2 rules with the largest estimated speedups names "
+        "the fault. For 2 of the 3, at least one rule of ncu names the fault." in said
     )
     assert "ncu estimates that 1 of 1 clean kernels could take at least 20 % less time: good." in said
-    assert "The text of ncu's rules names a line of Python for none of 4 kernels." in said
+    assert "For none of the 4 kernels does the text of ncu's rules name a line of Python." in said
     assert "ncu could not profile sudden (the process ended meanwhile: " in said
 
 
@@ -280,7 +280,7 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
         known = writer.record_environment(environment())
         writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
-    assert "ncu profiled 1 faulty kernel. In 1 of the 1, one of the 2 rules" in done.stdout
+    assert "ncu profiled 1 faulty kernel. For 1 of the 1, one of the 2 rules" in done.stdout
 
 
 @pytest.mark.gpu
