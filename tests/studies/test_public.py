@@ -208,12 +208,12 @@ def test_findings_are_those_of_the_named_kernel_at_its_launch(tmp_path, monkeypa
     fake_gpu.install(tmp_path, monkeypatch)
     (tmp_path / "copying.py").write_text(COPY)
     copy = runpy.run_path(str(tmp_path / "copying.py"))["copy"]
-    x = torch.zeros(1 << 16)
+    many, few = torch.zeros(1 << 20), torch.zeros(1 << 16)
 
-    def launch(block, times=1):
+    def launch(x, block, times=1):
         for _ in range(times):
             copy[(x.numel() // block,)](x, x, block)
 
-    assert [one.id for one in public.findings_of(lambda: launch(128, 2), "copy")] == ["few-bytes-in-flight"]
-    assert [one.id for one in public.findings_of(lambda: launch(1 << 11), "copy")] == ["launch-too-small"]
-    assert public.findings_of(lambda: launch(128), "other") == []
+    assert [one.id for one in public.findings_of(lambda: launch(many, 128, 2), "copy")] == ["few-bytes-in-flight"]
+    assert [one.id for one in public.findings_of(lambda: launch(few, 1 << 11), "copy")] == ["launch-too-small"]
+    assert public.findings_of(lambda: launch(many, 128), "other") == []
