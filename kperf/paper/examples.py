@@ -277,12 +277,12 @@ def _said(timeline: Timeline) -> list[str]:
 
 _SUBJECTS = (
     ("An iteration takes", "An iteration of {} takes"),
-    ("A CTA lives", "A CTA of {} lives"),
+    ("The median CTA runs", "The median CTA of {} runs"),
     ("A CTA that does not return early", "A CTA of {} that does not return early"),
     ("Loads and stores request", "Loads and stores of {} request"),
     ("Loads request", "Loads of {} request"),
     ("Stores request", "Stores of {} request"),
-    ("Device memory has to move", "For {} device memory has to move"),
+    ("Counting each address once, device memory has", "Counting each address of {} once, device memory has"),
     ("The SM has", "In {} an SM has"),
     ("The MMAs of all CTAs", "The MMAs of all CTAs of {}"),
     ("The kernel reads", "{} reads"),

@@ -140,7 +140,7 @@ def _pipeline(t: Timeline) -> list[str]:
     assert t.iteration is not None
     line = f"{t.label}: an iteration takes {t.iteration.cycles:.0f} cycles"
     if t.bound:
-        line += f"; its {_products(t)} need {t.bound.cycles:.0f} on {_units(t)}"
+        line += f"; its {_products(t)} need {t.bound.cycles:.0f} cycles on {_units(t)}"
         line += ": it is at its bound" if facts.at_bound(t) else ""
     lines = [f"{line}.", *_launches(t)]
     lines += [_in_flight(t), *_use(t)]
@@ -278,9 +278,10 @@ def _products(t: Timeline) -> str:
 def _load_wait(t: Timeline, wait: LoadWait) -> str:
     regions = [f"{name}{t.where(wait.warp_group, name)}" for name in wait.regions]
     where = f"{' and '.join(regions)} of {t.row(wait.warp_group)}"
-    spent = f"of {_drawn(t)} {wait.cycles:.0f} ({wait.share:.0%}) go to {where}"
+    takes = "takes" if len(regions) == 1 else "take"
+    spent = f"{where} {takes} {wait.cycles:.0f} ({wait.share:.0%}) of {_drawn(t)}"
     if wait.share < LOADS_ON_THE_PATH:
-        return f"{t.label}: loads are there in time: {spent}."
+        return f"{t.label}: loads arrive in time: {spent}."
     cost = _most_that_loads_cost(t, wait)
     if cost < LOADS_ON_THE_PATH * t.cycles_per_unit.median:
         return f"{t.label}: loads lengthen an iteration by {cost:.0f} cycles at most, though {spent}."
@@ -377,10 +378,14 @@ def _moved(t: Timeline, m: Memory) -> list[str]:
     return lines
 
 
+_DOING = {"first load": "waiting for the first load", "later loads": "waiting for later loads"}
+"""What warps do, in words, where its name alone says too little."""
+
+
 def _memory(t: Timeline, m: Memory) -> list[str]:
     lines = _moved(t, m)
-    most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
-    lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
+    most = [f"{wait.share:.0%} {_DOING.get(wait.doing, wait.doing)}" for wait in m.waits if wait.share >= 0.05]
+    lines.append(f"{t.label}: the median CTA runs for {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
     if m.loads_in_flight_bytes:
         line = f"{t.label}: a CTA has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average"
         if (at_once := t.residency.original) is not None:
@@ -404,7 +409,7 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
     if m.unique_gb_per_s is not None:
         size = sum(part.unique_bytes or 0 for part in m.traffic)
         lines.append(
-            f"{t.label}: device memory has to move at least {_bytes(size)} of these bytes, counting each address once: "
+            f"{t.label}: counting each address once, device memory has to move at least {_bytes(size)} of these bytes: "
             f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
         )
     for part in m.traffic:

@@ -46,7 +46,7 @@ def test_an_example_is_seen_in_the_view_that_fits_it(name: str):
 def test_with_one_stage_loads_stand_on_the_path_and_with_three_they_do_not():
     one, three = recorded("gemm_1_stage"), recorded("gemm_3_stages")
     assert "loads are on the critical path" in verdict("gemm_1_stage")
-    assert "loads are there in time" in verdict("gemm_3_stages")
+    assert "loads arrive in time" in verdict("gemm_3_stages")
     assert one.load_wait.share > 2 * three.load_wait.share
     assert one.cycles_per_unit.median > 1.2 * three.cycles_per_unit.median
 

@@ -195,7 +195,7 @@ def test_traces_of_another_triton_become_rows_once(tmp_path):
     )  # fmt: skip
     assert (said.unit, said.cycles, said.registers, said.spilled_bytes) == ("iteration", 1024, 154, 0)
     assert said.launch_ms == pytest.approx(1.4594, abs=1e-4)
-    assert said.verdict[0].endswith("need 1024 on the tensor cores (wgmma): it is at its bound.")
+    assert said.verdict[0].endswith("need 1024 cycles on the tensor cores (wgmma): it is at its bound.")
     assert len(said.verdict) == 3
     assert split_k.reading.findings == {"exposed-loads": "medium"}
     assert "null" not in path.read_text()

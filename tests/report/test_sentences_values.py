@@ -95,10 +95,10 @@ REPLAYED = Some(together=1, cycles=1030.0, measured_cycles=1000.0, error=0.03)
 @pytest.mark.parametrize(
     ("share", "of", "words"),
     [
-        (0.1499, {}, "k: loads are there in time: of the 1000 cycles of an iteration 400 (15%) go to r of c."),
-        (0.15, {}, "k: loads are on the critical path: of the 1000 cycles of an iteration 400 (15%) go to r of c."),
-        (0.4, {"bound": Some(cycles=851.0)}, "k: loads lengthen an iteration by 149 cycles at most, though of"),
-        (0.4, {"bound": Some(cycles=850.0)}, "k: loads are on the critical path: of the 1000"),
+        (0.1499, {}, "k: loads arrive in time: r of c takes 400 (15%) of the 1000 cycles of an iteration."),
+        (0.15, {}, "k: loads are on the critical path: r of c takes 400 (15%) of the 1000 cycles of an iteration."),
+        (0.4, {"bound": Some(cycles=851.0)}, "k: loads lengthen an iteration by 149 cycles at most, though r of c takes"),
+        (0.4, {"bound": Some(cycles=850.0)}, "k: loads are on the critical path: r of c takes"),
         (0.4, {"bound": Some(cycles=1200.0)}, "k: loads lengthen an iteration by 0 cycles at most"),
         (
             0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30), saving(20, 15, 120, "load V")]},
@@ -292,12 +292,12 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     assert sentences._memory(t, kept) == [
         "k: loads and stores request 1200 GB/s in the original kernel's 2.000 ms: loads 3 KB of a, 400 bytes of c, 148 "
         "bytes of d, 150 bytes of e; stores 2.5 MB of b.",
-        "k: device memory has to move at least 2.5 MB of these bytes, counting each address once: 900 GB/s, 22% of a "
+        "k: counting each address once, device memory has to move at least 2.5 MB of these bytes: 900 GB/s, 22% of a "
         "copy's 4000 GB/s and 20% of the peak of 4500 GB/s.",
         "k: the kernel reads a 3 times: a has 1 KB.",
         "k: the kernel reads c twice: 2 of its loads have the same addresses.",
         "k: the kernel reads e 1.5 times: e has 100 bytes.",
-        "k: a CTA lives 1000 cycles: 60% one, 5% two.",
+        "k: the median CTA runs for 1000 cycles: 60% one, 5% two.",
         "k: a CTA has 2.05 KB of loads in flight on average, and while it waits up to 2 other CTAs are on its SM (1 in "
         "the instrumented kernel).",
     ]
@@ -307,7 +307,7 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     assert sentences._memory(t, unknown) == [
         "k: loads request 1200 GB/s in the instrumented kernel's 3.000 ms, 30% of a copy's 4000 GB/s and 27% of the "
         "peak of 4500 GB/s: loads 3 KB of a.",
-        "k: a CTA lives 1000 cycles: 60% one, 5% two.",
+        "k: the median CTA runs for 1000 cycles: 60% one, 5% two.",
     ]
 
 
@@ -350,7 +350,7 @@ def test_what_a_pipeline_does():
         arithmetic=Some(cycles=600.0, under_own_mmas=120.0, under_any_mmas=410.0),
     )  # fmt: skip
     assert sentences._pipeline(t) == [
-        "k: an iteration takes 1000 cycles; its MMAs need 990 on the tensor cores: it is at its bound.",
+        "k: an iteration takes 1000 cycles; its MMAs need 990 cycles on the tensor cores: it is at its bound.",
         "k: the SM has no MMA in flight in 99 of the 1000 cycles of an iteration, mostly during x.",
         "k: a CTA computes one tile after another; from a tile to the next it takes 345 cycles beyond those of the "
         "iterations, in which it computes the MMAs of one iteration more.",
@@ -358,7 +358,7 @@ def test_what_a_pipeline_does():
     ]
     t = timeline(bound=Some(cycles=500.0, instruction=""), arithmetic=Some(cycles=0.0))
     assert sentences._pipeline(t) == [
-        "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
+        "k: an iteration takes 1000 cycles; its MMAs need 500 cycles on the tensor cores.",
         "k: the SM has an MMA in flight in all of the 1000 cycles of an iteration. An MMA counts as in "
         "flight until the wait for it ends; MMAs compute in at least 500 of these cycles.",
     ]

@@ -181,7 +181,7 @@ def test_an_mma_without_tensor_cores_is_computed_by_fmas():
     assert (t.bound.cycles, t.bound.instruction) == (512, "FMA")
     assert t.fma_use.cta_main_loop == pytest.approx(512 / t.cycles_per_unit.median)
     assert not any("tensor core" in line or "MMA" in line for line in verdict(t))
-    assert "its matrix products need 512 on the FMA units" in verdict(t)[0]
+    assert "its matrix products need 512 cycles on the FMA units" in verdict(t)[0]
 
 
 TILE = 32768
@@ -448,7 +448,7 @@ def test_a_region_is_said_with_its_line_of_source(tmp_path):
     t = read.with_sources_from(tmp_path, read.pipeline(launch, about()))
     waits = [region for region in t.regions if region.name == "wait A full" and region.source]
     assert [(region.source.file, region.source.line) for region in waits] == [("user/gemm.py", 21)]
-    assert any("go to wait A full (user/gemm.py:21) of consumer 0" in line for line in verdict(t))
+    assert any("wait A full (user/gemm.py:21) of consumer 0 takes" in line for line in verdict(t))
     others = {region.source.file for region in t.regions if region.name == "arithmetic"}
     assert others == {"/elsewhere/library.py"}
 

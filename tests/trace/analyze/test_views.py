@@ -286,7 +286,7 @@ def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
 
 def test_loads_that_are_there_in_time_are_not_blamed():
     found = read.timeline(gemm(gap=40, wait=1000), about())
-    assert any("loads are there in time" in line for line in verdict(found))
+    assert any("loads arrive in time" in line for line in verdict(found))
     assert read.timeline(gemm(gap=1400, wait=1100, uses=()), about()).load_wait is None
 
 
