@@ -576,3 +576,10 @@ def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most)
     else:
         assert one.advice.startswith(f"launch with maxnreg={most}: ptxas gave each thread only {registers} registers; ")
         assert one.candidates[0] == {"maxnreg": most}
+
+
+@pytest.mark.parametrize(("name", "fewer_bits"), [("planted/scaled_sum", False), ("heldout/fp8_gemm", True)])
+def test_a_sum_of_fp8_products_has_fewer_bits_on_the_tensor_cores(name, fewer_bits):
+    advice = found(name)["wgmma-serialised"].advice
+    assert "scale the sum once after the loop" in advice
+    assert ("max_num_imprecise_acc" in advice) is fewer_bits

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.kernel import Kernel, loops_around
+from kperf.diagnose.kernel import Kernel, loops_around, mma_element
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.serialised import Serialised, serialised
@@ -107,17 +107,35 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
         "low" if varying else "medium",
         "each iteration waits for its own MMA, because another instruction adds the MMA's result to the sum"
         + (", multiplied by a factor of that iteration" if varying else rounded),
-        "take a larger BLOCK_K for each factor"
-        + (", or let two warp groups of a CTA take turns (num_warps=8)" if kernel.num_warps <= _WARP_GROUP else "")
-        if varying
-        else "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
-        if rounded
-        else "accumulate with acc = tl.dot(a, b, acc), without out_dtype: an MMA adds to a sum of its own type"
-        if not factors and not _accumulates_in_float32(mma)
-        else "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or an operand before it",
+        _larger_steps(kernel) if varying else _one_sum(mma, rounded=bool(rounded), scaled=bool(factors)),
         {"read_by": reader.name, "factors_of_an_iteration": int(varying)},
         estimate=(1.1, 1.0, 1.5) if varying else (1.3 * more, 1.0, 1.8 * more),
     )
+
+
+def _larger_steps(kernel: Kernel) -> str:
+    """What to do where each iteration has a factor of its own."""
+    turns = ", or let two warp groups of a CTA take turns (num_warps=8)" if kernel.num_warps <= _WARP_GROUP else ""
+    return f"take a larger BLOCK_K for each factor{turns}"
+
+
+def _one_sum(mma: Operation, *, rounded: bool, scaled: bool) -> str:
+    """What to do where the MMA itself could add to the sum.
+
+    Of fp8 operands wgmma keeps fewer bits of a sum than float32 has: over 8192 products the results of an fp8 GEMM then
+    differed by more than bfloat16's rounding (H100).
+    """
+    accumulate = "accumulate with acc = tl.dot(a, b, acc)"
+    fewer_bits = (
+        "; the tensor cores keep fewer bits of a sum of fp8 products, which max_num_imprecise_acc of tl.dot limits"
+        if mma_element(mma).startswith("f8")
+        else ""
+    )
+    if rounded:
+        return f"{accumulate} in float32, and round the sum once after the loop{fewer_bits}"
+    if not scaled and not _accumulates_in_float32(mma):
+        return f"{accumulate}, without out_dtype: an MMA adds to a sum of its own type"
+    return f"{accumulate}, and scale the sum once after the loop, or an operand before it{fewer_bits}"
 
 
 def _accumulates_in_float32(mma: Operation) -> bool:
