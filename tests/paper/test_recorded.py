@@ -189,7 +189,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"The two runs have {len(both)} of the figure's 16 points in common")
     values = [re.search(r" (\S+) \(.*then (\S+)", line).groups() for line in again.missed]
     off = [abs(float(second) / float(first) - 1) for first, second in values]
-    assert said(f"The {len(off)} ratios outside of the first run's intervals")
+    assert said(f"The {len(off)} ratios outside of the first run's 95 % intervals")
     assert said(f"differ from the first run's ratios by at most {100 * max(off):.1f} %")
     assert said(f"The counts leave out {len(again.retuned)} ratios")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
@@ -235,7 +235,7 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
     times, ratios = f"{found.times_held} of {found.times} times", f"{found.ratios_held} of {found.ratios} ratios"
-    assert said(f"{times} and {ratios} to FA3 lie in the intervals of the other card")
+    assert said(f"{times} and {ratios} to FA3 lie in the 95 % intervals of the other card")
 
 
 def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
@@ -359,7 +359,7 @@ def test_the_pages_say_what_events_cost():
     found = fig13.summary(RECORDED / "h200").numbers
     added = [cost.ratio - 1 for cost in costs.values()]
     assert said(f"vanilla and improved | {percent(found['fig13 mean'])} | {percent(found['fig13 worst'])} |")
-    assert said(f"| all {len(costs)} | {percent(statistics.fmean(added))} | {percent(max(added))} |")
+    assert said(f"| all {len(costs)} recorded kernels | {percent(statistics.fmean(added))} | {percent(max(added))} |")
     vanilla, improved, plus = (
         percent(max(costs[name].several) - 1) for name in ("vanilla", "improved", "improved_plus")
     )
