@@ -42,6 +42,8 @@ CLOSE = 1.5
 """By which factor a gain may differ from its estimate."""
 FASTER = 1.1
 """A gain that counts."""
+SLOWER_BY = 0.99
+"""A loss that counts."""
 _BY_HAND = "a fixed copy"
 SESSION = (sys.executable, "-m", "kperf.paper.proof_session")
 _LIMIT_S = 600
@@ -62,8 +64,8 @@ class Gain(Frozen):
 
     @property
     def is_slower(self) -> bool:
-        """Whether the kernel takes longer for sure."""
-        return self.high < 1
+        """Whether the kernel takes longer for sure, and by more than is lost in the rounding to two digits."""
+        return self.high < 1 and self.speedup < SLOWER_BY
 
 
 class Beside(Frozen):

@@ -97,7 +97,7 @@ REPLAYED = Some(together=1, cycles=1030.0, measured_cycles=1000.0, error=0.03)
     [
         (0.1499, {}, "k: loads arrive in time: r of c takes 400 (15%) of the 1000 cycles of an iteration."),
         (0.15, {}, "k: loads are on the critical path: r of c takes 400 (15%) of the 1000 cycles of an iteration."),
-        (0.4, {"bound": Some(cycles=851.0)}, "k: loads lengthen an iteration by 149 cycles at most, though r of c takes"),
+        (0.4, {"bound": Some(cycles=851.0)}, "k: loads lengthen an iteration by 149 cycles at most, though r of c"),
         (0.4, {"bound": Some(cycles=850.0)}, "k: loads are on the critical path: r of c takes"),
         (0.4, {"bound": Some(cycles=1200.0)}, "k: loads lengthen an iteration by 0 cycles at most"),
         (
