@@ -118,7 +118,36 @@ def test_a_walk_through_a_sorted_list_could_halve_it(tmp_path, body, named):
     assert (finding is not None) is named
     if named:
         assert (finding.severity, finding.source.line) == ("medium", 7)
-        assert finding.advice.startswith("search by halving")
+        assert finding.advice.startswith("if the numbers are sorted, search by halving")
+
+
+WALKS_OVER_TILES = """
+def walk(table, x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    page = tl.program_id(0) * 64
+    acc = tl.zeros((B,), tl.float32)
+    while CONDITION:
+        acc += ADDED
+        page += 1
+    tl.store(out + tl.program_id(0) * B + i, acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "added", "named"),
+    [
+        ("tl.load(table + page) > 0", "1.0", True),
+        ("tl.load(table + page) > 0", "tl.load(x + page * B + i)", False),
+        ("tl.sum(tl.load(table + page + i), 0) > 0", "1.0", False),
+    ],
+)
+def test_a_while_loop_that_loads_tiles_is_no_search(tmp_path, condition, added, named):
+    launch = (
+        "table, x = torch.zeros(1 << 14, device='cuda', dtype=torch.int32), torch.empty(1 << 22, device='cuda')\n"
+        "walk[(128,)](table, x, torch.empty(1 << 17, device='cuda'), 256)"
+    )
+    kernel = WALKS_OVER_TILES.replace("CONDITION", condition).replace("ADDED", added)
+    assert ("scalar-loop" in found(tmp_path, kernel, launch)) is named
 
 
 COUNT = """
