@@ -199,6 +199,31 @@ def test_sums_that_all_ctas_add_to_cost_by_their_bytes(tmp_path, rows, ctas, sev
     assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
 
 
+GRADIENT_OF = """
+def gradient(x, weight, B: tl.constexpr):
+    row = LOADED
+    tl.atomic_add(weight + tl.arange(0, B), row.to(tl.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "severity", "speedup"),
+    [
+        ("tl.reshape(x.load([tl.program_id(0), 0]), (B,))", "medium", 1 + 1.6 * 2),
+        ("tl.rand(0, tl.program_id(0) * B + tl.arange(0, B))", "low", 1.1),
+    ],
+)
+def test_sums_that_all_ctas_add_to_cost_by_their_bytes_beside_tma(tmp_path, loaded, severity, speedup):
+    """TMA loads a row of 256 numbers of 16 bits, which are added in 32 bits. Beside no loads no bytes move."""
+    launch = (
+        "from triton.tools.tensor_descriptor import TensorDescriptor\n"
+        f"x, weight = torch.empty(4096, 256, {BF16}), torch.zeros(256, device='cuda')\n"
+        "gradient[(4096,)](TensorDescriptor.from_tensor(x, [1, 256]), weight, 256)"
+    )
+    finding = found(tmp_path, GRADIENT_OF.replace("LOADED", loaded), launch)["atomic-contention"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+
+
 TICKETS = """
 def tickets(x, counter, lock, n, B: tl.constexpr):
     lane = tl.arange(0, B)
