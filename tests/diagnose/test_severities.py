@@ -510,6 +510,31 @@ def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, can
     assert finding.candidates == candidates
 
 
+OF_TWO_TYPES = """
+def of_two_types(x, z, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(x + at) + tl.load(z + at)
+    tl.store(y + at, ROW)
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ("2 * row", "let a CTA work on 4 times as many elements (BLOCK)"),
+        ("row / tl.max(row, 0)", "let a CTA work on 4 rows at once, a tile of 4 x BLOCK"),
+    ],
+)
+def test_a_larger_tile_has_a_length_that_triton_takes(tmp_path, row, advice):
+    """Of 6 bytes a thread, 16 are 2.7 times as many."""
+    launch = (
+        'x, z = (torch.empty(1 << 25, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))\n'
+        "of_two_types[(1 << 18,)](x, z, z, 128, num_warps=4)"
+    )
+    finding = found(tmp_path, OF_TWO_TYPES.replace("ROW", row), launch)["few-bytes-in-flight"]
+    assert finding.advice.startswith(advice)
+
+
 PARTS_OF_RECORDS = """
 def records(x, y, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
