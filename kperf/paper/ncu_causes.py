@@ -102,7 +102,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
-    "dense-transform": "no rule knows that a matrix is a product of smaller ones",
+    "dense-transform": "no rule knows that a matrix has smaller ones as its factors",
     "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "int64-index": "no rule looks at the width of indices",
     "masked-tiles": "no rule knows which results a mask removes",
