@@ -32,12 +32,11 @@ class Compilation:
 class Series:
     """Launches of a function with one grid, one after another, that differ in the part of memory that they are given.
 
-    Between two of them no other kernel of Triton is launched, and torch writes none of their tensors. kept: tensors
-    that all of them are given. moved: tensors of which each is given another view, and integers that differ.
+    Between two of them no other kernel of Triton is launched, and torch writes none of their tensors; what torch reads
+    is not known. moved: tensors of which each is given another view, and numbers and constants that differ.
     """
 
-    launches: int
-    kept: frozenset[str]
+    launches: int = 1
     moved: frozenset[str] = frozenset()
 
 
@@ -85,12 +84,12 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Launch:
-    """A launch, by the places of its tensors and its integers, and the series that ends with it."""
+    """A launch, by the places of its tensors and its other arguments, and the series that ends with it."""
 
     function: Any
     grid: tuple[int, int, int]
     places: dict[str, _Place]
-    numbers: dict[str, int]
+    others: dict[str, Any]
     series: Series
 
 
@@ -121,15 +120,16 @@ class Histories:
 
     def _series(self, kernel: CompiledKernel, call: LaunchCall) -> Series:
         """The series that ends with this launch: the last one's, or its own."""
-        last, function, numbers = self._last, python_function(kernel), numbers_of(kernel, call)
-        places = {name: _place_of(value) for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
-        series = Series(1, frozenset(places))
+        last, function, named = self._last, python_function(kernel), _named(kernel, call)
+        places = {name: _place_of(value) for name, value in named if isinstance(value, torch.Tensor)}
+        others = {name: value for name, value in named if isinstance(value, int | float)}
+        series = Series()
         if last is not None and (last.function, last.grid) == (function, call.grid) and _is_next(last.places, places):
-            others = {name for name, place in places.items() if place.first != last.places[name].first}
-            moved = others | {name for name, number in numbers.items() if number != last.numbers.get(name)}
+            moved = {name for name, place in places.items() if place.first != last.places[name].first}
+            moved |= {name for name, value in others.items() if value != last.others.get(name)}
             if moved:
-                series = Series(last.series.launches + 1, last.series.kept - others, last.series.moved | moved)
-        self._last = _Launch(function, call.grid, places, numbers, series)
+                series = Series(last.series.launches + 1, last.series.moved | moved)
+        self._last = _Launch(function, call.grid, places, others, series)
         return series
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:

@@ -28,6 +28,7 @@ LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
 STORES = ("tt.store", "amdg.buffer_store")
 ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
 TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
+TMA_STORES = ("ttng.async_tma_copy_local_to_global", "tt.descriptor_store")
 _PASSED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
 """Through which a condition passes into a mask."""
 ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")

@@ -491,6 +491,27 @@ def test_doubles_of_a_few_of_the_elements_are_a_hint(tmp_path, columns, severity
     assert (one.severity, one.estimate.speedup, one.evidence["elements"]) == (severity, speedup, 128)
 
 
+BY_TMA = """
+import torch, triton, triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def scaled(x, bias, y, ROWS: tl.constexpr, COLS: tl.constexpr):
+    row = tl.program_id(0) * ROWS
+    at = (row + tl.arange(0, ROWS))[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(y + at, (x.load([row, 0]) * 2).to(tl.float32) + tl.load(bias + at))
+
+x, y = torch.empty(1 << 16, 64, device="cuda", dtype=torch.float64), torch.empty(1 << 16, 64, device="cuda")
+scaled[(4096,)](TensorDescriptor.from_tensor(x, [16, 64]), y, y, 16, 64)
+"""
+
+
+def test_doubles_that_tma_loads_are_asked_for(tmp_path):
+    script = tmp_path / "scaled.py"
+    script.write_text(BY_TMA)
+    assert "float64" not in {one.id for one in diagnosis_of(script).findings}
+
+
 PEELED = """
 import torch, triton, triton.language as tl
 

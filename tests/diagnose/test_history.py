@@ -194,9 +194,9 @@ BY_VIEW = "add[(64,)](x[part], total, 0, bias, n, 1024)"
 BY_NUMBER = "add[(64,)](x, total, part, bias, n, 1024)"
 
 
-def repeated(tmp_path, launch, place="i"):
+def repeated(tmp_path, launch, place="i", kernel=ADD):
     script = tmp_path / "it.py"
-    script.write_text(ADD.format(launch=launch, place=place))
+    script.write_text(kernel.format(launch=launch, place=place))
     every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
     return [one for one in every if one.id == "repeated-launch"]
 
@@ -207,6 +207,7 @@ def test_launches_that_add_to_one_tensor_could_be_one(tmp_path, launch, moved):
     assert one.message == (
         f"8 launches, one after another, load total and store it again: they differ in {moved} alone"
     )
+    assert one.advice.startswith("if nothing reads total between the launches, launch once")
     assert one.advice.endswith("and store total after the loop")
     assert (one.severity, one.source.line, one.evidence) == ("high", 7, {"launches": 8, "bytes": 8 * 1024})
     assert one.estimate.speedup == pytest.approx(8 * (2 + 8) / (8 * 2 + 8))
@@ -231,6 +232,17 @@ def test_launches_that_need_what_is_between_them_stay_apart(tmp_path, launch):
 
 def test_elements_of_other_ctas_wait_for_the_whole_launch(tmp_path):
     assert repeated(tmp_path, BY_VIEW, "i + 1") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "moved"),
+    [("0.5**part, False", "decay, x"), ("0.5, part == 0", "FIRST, x"), ("0.5, False", "x")],
+)
+def test_all_that_differs_between_launches_is_named(tmp_path, arguments, moved):
+    kernel = ADD.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, decay, FIRST: tl.constexpr")
+    kernel = kernel.replace("* tl.load(bias)", "* decay")
+    (one,) = repeated(tmp_path, f"add[(64,)](x[part], total, 0, bias, n, 1024, {arguments})", kernel=kernel)
+    assert one.message.endswith(f"they differ in {moved} alone")
 
 
 def test_a_script_under_inference_mode_has_no_series(tmp_path):

@@ -118,7 +118,36 @@ def test_a_walk_through_a_sorted_list_could_halve_it(tmp_path, body, named):
     assert (finding is not None) is named
     if named:
         assert (finding.severity, finding.source.line) == ("medium", 7)
-        assert finding.advice.startswith("search by halving")
+        assert finding.advice.startswith("if the numbers are sorted, search by halving")
+
+
+WALKS_OVER_TILES = """
+def walk(table, x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    page = tl.program_id(0) * 64
+    acc = tl.zeros((B,), tl.float32)
+    while CONDITION:
+        acc += ADDED
+        page += 1
+    tl.store(out + tl.program_id(0) * B + i, acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "added", "named"),
+    [
+        ("tl.load(table + page) > 0", "1.0", True),
+        ("tl.load(table + page) > 0", "tl.load(x + page * B + i)", False),
+        ("tl.sum(tl.load(table + page + i), 0) > 0", "1.0", False),
+    ],
+)
+def test_a_while_loop_that_loads_tiles_is_no_search(tmp_path, condition, added, named):
+    launch = (
+        "table, x = torch.zeros(1 << 14, device='cuda', dtype=torch.int32), torch.empty(1 << 22, device='cuda')\n"
+        "walk[(128,)](table, x, torch.empty(1 << 17, device='cuda'), 256)"
+    )
+    kernel = WALKS_OVER_TILES.replace("CONDITION", condition).replace("ADDED", added)
+    assert ("scalar-loop" in found(tmp_path, kernel, launch)) is named
 
 
 COUNT = """
@@ -167,6 +196,31 @@ def test_sums_that_all_ctas_add_to_cost_by_their_bytes(tmp_path, rows, ctas, sev
         f"gradient[({ctas},)](x, weight, {rows}, 4096, num_warps=8)"
     )
     finding = found(tmp_path, GRADIENT, launch)["atomic-contention"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+
+
+GRADIENT_OF = """
+def gradient(x, weight, B: tl.constexpr):
+    row = LOADED
+    tl.atomic_add(weight + tl.arange(0, B), row.to(tl.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "severity", "speedup"),
+    [
+        ("tl.reshape(x.load([tl.program_id(0), 0]), (B,))", "medium", 1 + 1.6 * 2),
+        ("tl.rand(0, tl.program_id(0) * B + tl.arange(0, B))", "low", 1.1),
+    ],
+)
+def test_sums_that_all_ctas_add_to_cost_by_their_bytes_beside_tma(tmp_path, loaded, severity, speedup):
+    """TMA loads a row of 256 numbers of 16 bits, which are added in 32 bits. Beside no loads no bytes move."""
+    launch = (
+        "from triton.tools.tensor_descriptor import TensorDescriptor\n"
+        f"x, weight = torch.empty(4096, 256, {BF16}), torch.zeros(256, device='cuda')\n"
+        "gradient[(4096,)](TensorDescriptor.from_tensor(x, [1, 256]), weight, 256)"
+    )
+    finding = found(tmp_path, GRADIENT_OF.replace("LOADED", loaded), launch)["atomic-contention"]
     assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
 
 
@@ -454,6 +508,31 @@ def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, can
     assert finding.advice.startswith(advice)
     assert ("or launch with num_warps=1" in finding.advice) == (candidates == [{"num_warps": 1}])
     assert finding.candidates == candidates
+
+
+OF_TWO_TYPES = """
+def of_two_types(x, z, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(x + at) + tl.load(z + at)
+    tl.store(y + at, ROW)
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ("2 * row", "let a CTA work on 4 times as many elements (BLOCK)"),
+        ("row / tl.max(row, 0)", "let a CTA work on 4 rows at once, a tile of 4 x BLOCK"),
+    ],
+)
+def test_a_larger_tile_has_a_length_that_triton_takes(tmp_path, row, advice):
+    """Of 6 bytes a thread, 16 are 2.7 times as many."""
+    launch = (
+        'x, z = (torch.empty(1 << 25, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))\n'
+        "of_two_types[(1 << 18,)](x, z, z, 128, num_warps=4)"
+    )
+    finding = found(tmp_path, OF_TWO_TYPES.replace("ROW", row), launch)["few-bytes-in-flight"]
+    assert finding.advice.startswith(advice)
 
 
 PARTS_OF_RECORDS = """

@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import ATOMICS, Kernel, conditions_of, lines_of, loops_around, name_of
+from kperf.diagnose.kernel import (
+    ATOMICS,
+    TMA_LOADS,
+    TMA_STORES,
+    Kernel,
+    conditions_of,
+    lines_of,
+    loops_around,
+    name_of,
+)
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, UPDATES_OF_BIN
 from kperf.ir.layouts import tensor_types
@@ -90,8 +99,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
-    """How much longer a CTA's bytes take with its updates of what all CTAs update; 1 where few CTAs do so.
+    """How much longer a CTA's bytes take with its updates of what all CTAs update.
 
+    1 where few CTAs do so, or where no bytes are known to move beside the updates.
     As many as are on the SMs at once are not fewer where they do more work each.
     """
     if kernel.grid is None or math.prod(kernel.grid) < _MANY_CTAS * H200.sms:
@@ -99,7 +109,9 @@ def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
     types = tensor_types(op.rest)
     updated = elements * (types[-1].bytes if types else 0) * kernel.times(op)
     moved = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses)
-    return 1 + COPY_OVER_ATOMICS * updated / max(moved, 1)
+    for one in kernel.named(*TMA_LOADS, *TMA_STORES):
+        moved += max(tensor.size * tensor.bytes for tensor in tensor_types(one.rest)) * kernel.times(one)
+    return 1 + COPY_OVER_ATOMICS * updated / moved if moved else 1.0
 
 
 def _is_used(kernel: Kernel, op: Operation) -> bool:

@@ -49,7 +49,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     gain = gain_of_more_bytes(kernel, each * threads)
     if gain[0] < MEDIUM_GAIN:
         return  # the launch is one wave of CTAs, which wait for memory once
-    advice, candidates = _more(kernel, widest, max(2, round(2 * BYTES_IN_FLIGHT / each)))
+    times = 1 << math.ceil(math.log2(2 * BYTES_IN_FLIGHT / each))  # the length of a tile is a power of two
+    advice, candidates = _more(kernel, widest, times)
     yield kernel.finding(
         RULE.id,
         widest.operation,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, Kernel
+from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
@@ -59,8 +59,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _is_asked_for(kernel: Kernel) -> bool:
     """Whether the kernel loads float64 tensors, or stores float64."""
-    loads = (tensor for op in kernel.named(*LOADS) for tensor in tensor_types(op.rest))
-    stored = any("f64" in op.rest for op in kernel.named(*STORES, *ATOMICS))
+    loads = (tensor for op in kernel.named(*LOADS, *TMA_LOADS) for tensor in tensor_types(op.rest))
+    stored = any("f64" in op.rest for op in kernel.named(*STORES, *ATOMICS, *TMA_STORES))
     return stored or any("f64" in tensor.element for tensor in loads)
 
 

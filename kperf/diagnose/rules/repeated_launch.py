@@ -39,7 +39,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         loaded.operation,
         "high" if gain >= SEVERE_GAIN else "medium",
         f"{series.launches} launches, one after another, load {name} and store it again: they differ in {moved} alone",
-        f"launch once, let a loop in the kernel take the place of the launches, and store {name} after the loop",
+        f"if nothing reads {name} between the launches, launch once, let a loop in the kernel take the place of the "
+        f"launches, and store {name} after the loop",
         {"launches": series.launches, "bytes": loaded.tile_bytes + stored.tile_bytes},
         confidence="medium",
         estimate=(gain, 1.0, _MOST_OVER * gain),

@@ -104,8 +104,10 @@ def _loads(kernel: Kernel, mma: Operation, place: int) -> list[int]:
 
 def _moves(kernel: Kernel, loads: list[int], axis: str) -> bool:
     """Whether the next CTA along an axis loads other addresses."""
-    after = replace(kernel, next_along=axis).accesses
-    return any(not np.array_equal(after[one].value.numbers, kernel.accesses[one].value.numbers) for one in loads)
+    next_cta = replace(kernel, next_along=axis).values
+    here = [kernel.accesses[one] for one in loads]
+    there = [next_cta.operand(one.operation, 0) for one in here]
+    return any(b is None or not np.array_equal(a.value.numbers, b.numbers) for a, b in zip(here, there, strict=True))
 
 
 RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=(SM_90A.name,))
