@@ -84,13 +84,17 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Launch:
-    """A launch, by the places of its tensors and its other arguments, and the series that ends with it."""
+    """A launch, by the places of its tensors and its other arguments, and the series that ends with it.
+
+    parts: what the launches of that series are given.
+    """
 
     function: Any
     grid: tuple[int, int, int]
     places: dict[str, _Place]
     others: dict[str, Any]
     series: Series
+    parts: set[tuple[Any, ...]]
 
 
 class Histories:
@@ -119,17 +123,19 @@ class Histories:
             history.series = series
 
     def _series(self, kernel: CompiledKernel, call: LaunchCall) -> Series:
-        """The series that ends with this launch: the last one's, or its own."""
+        """The series that ends with this launch: the last one's, or its own, as where a benchmark begins again."""
         last, function, named = self._last, python_function(kernel), _named(kernel, call)
         places = {name: _place_of(value) for name, value in named if isinstance(value, torch.Tensor)}
         others = {name: value for name, value in named if isinstance(value, int | float)}
-        series = Series()
+        part = (*(place.first for place in places.values()), *others.values())
+        series, parts = Series(), {part}
         if last is not None and (last.function, last.grid) == (function, call.grid) and _is_next(last.places, places):
             moved = {name for name, place in places.items() if place.first != last.places[name].first}
             moved |= {name for name, value in others.items() if value != last.others.get(name)}
-            if moved:
-                series = Series(last.series.launches + 1, last.series.moved | moved)
-        self._last = _Launch(function, call.grid, places, others, series)
+            if moved and part not in last.parts:
+                series, parts = Series(last.series.launches + 1, last.series.moved | moved), last.parts
+                parts.add(part)
+        self._last = _Launch(function, call.grid, places, others, series, parts)
         return series
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:

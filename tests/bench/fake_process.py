@@ -1,6 +1,6 @@
 """What stands in a process of `bench.many` where its GPU would: the lock, the engine and the process are real.
 
-The folder KPERF_PRETENDED says what is to happen, and gets what did: `log` has a line for the beginning and the end of
+The folder KPERF_FAKE_SWEEP says what is to happen, and gets what did: `log` has a line for the beginning and the end of
 every workload. A file there is taken away by the first to whom it happens, but for those in `ALWAYS`.
 """
 
@@ -22,7 +22,7 @@ SECONDS = 0.05
 
 
 def folder():
-    return Path(os.environ["KPERF_PRETENDED"])
+    return Path(os.environ["KPERF_FAKE_SWEEP"])
 
 
 def uuid():

@@ -28,7 +28,7 @@ def faked(folder):
     many._IMPORTED_ONCE = ["kperf.bench.many", "tests.bench.fake_process"]  # or each would import torch
     return dask.config.set(
         {
-            "distributed.nanny.environ": {"KPERF_PRETENDED": str(folder)},
+            "distributed.nanny.environ": {"KPERF_FAKE_SWEEP": str(folder)},
             "distributed.worker.preload": ["tests.bench.fake_process"],
         }
     )

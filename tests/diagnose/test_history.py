@@ -213,6 +213,11 @@ def test_launches_that_add_to_one_tensor_could_be_one(tmp_path, launch, moved):
     assert one.estimate.speedup == pytest.approx(8 * (2 + 8) / (8 * 2 + 8))
 
 
+def test_a_benchmark_that_begins_again_makes_no_longer_series(tmp_path):
+    (one,) = repeated(tmp_path, f"[{BY_VIEW} for _ in range(3) for part in range(8)]")
+    assert one.evidence["launches"] == 8
+
+
 @pytest.mark.parametrize(
     "launch",
     [
