@@ -16,7 +16,7 @@ from kperf.errors import MeasurementError, UsageError
 if TYPE_CHECKING:
     from kperf.api import KernelTrace, Trace, Traced, diagnose, trace, traced
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "KernelTrace",
