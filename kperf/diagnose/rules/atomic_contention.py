@@ -42,6 +42,12 @@ _ADDED = r"f?add\b"
 _ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
 _SAME_VALUES = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.trunci")
 
+_SECOND_KERNEL = "or store partial results, and add them in a second kernel"
+_REDUCE_FIRST = (
+    "reduce first (tl.sum over the tile, or a variable that the loop carries), then issue one atomic for each CTA; "
+    f"{_SECOND_KERNEL}"
+)
+_FEWER_CTAS = f"launch fewer CTAs that do more work each; {_SECOND_KERNEL}"
 _COUNT_FIRST = (
     "sum within each CTA first (tl.histogram counts integers, tl.sum with a mask sums one key), then issue one atomic "
     "for each CTA and address; or sort the data by key before this kernel"
@@ -70,7 +76,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if not crowded and ((value.program and not same_in_loop) or _is_used(kernel, op)):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
-        beside = _gain_beside(kernel, op, elements) if severity == "low" else 0.0
+        advice = _REDUCE_FIRST if severity != "low" else _FEWER_CTAS
+        estimate = _gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity]
+        if severity == "low" and (beside := _gain_beside(kernel, op, elements)) >= MEDIUM_GAIN:
+            severity, estimate = "medium", (beside, 1.0, 2 * beside)
         many = (
             f"{'' if sure else 'up to '}{elements} elements of a CTA"
             if crowded
@@ -82,19 +91,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         yield kernel.finding(
             RULE.id,
             op,
-            "medium" if beside >= MEDIUM_GAIN else severity,
+            severity,
             f"{many} update{'' if crowded else 's'} {where} by atomics: L2 performs these one after another",
-            "reduce first (tl.sum over the tile, or a variable that the loop carries), then issue one atomic for each "
-            "CTA; or store partial results, and add them in a second kernel"
-            if severity != "low"
-            else "launch fewer CTAs that do more work each; or store partial results, and add them in a second kernel",
+            advice,
             {"elements": elements, "addresses": addresses, "in_loop": int(looping)},
             confidence="medium",
-            estimate=_gain(kernel, elements / addresses)
-            if severity == "high"
-            else (beside, 1.0, 2 * beside)
-            if beside >= MEDIUM_GAIN
-            else _GAINS[severity],
+            estimate=estimate,
         )
 
 
@@ -110,7 +112,8 @@ def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
     updated = elements * (types[-1].bytes if types else 0) * kernel.times(op)
     moved = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses)
     for one in kernel.named(*TMA_LOADS, *TMA_STORES):
-        moved += max(tensor.size * tensor.bytes for tensor in tensor_types(one.rest)) * kernel.times(one)
+        tile = max((tensor.size * tensor.bytes for tensor in tensor_types(one.rest)), default=0)
+        moved += tile * kernel.times(one)
     return 1 + COPY_OVER_ATOMICS * updated / moved if moved else 1.0
 
 

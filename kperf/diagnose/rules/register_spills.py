@@ -43,6 +43,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
     most = _most_registers(kernel)
     few = kernel.resources.registers <= most * _FEW and "maxnreg" not in kernel.configuration
+    advice = kernel.warps_advice()
+    if few:
+        advice = (
+            f"{kernel.with_option(f'maxnreg={most}')}: ptxas gave each thread only {kernel.resources.registers} "
+            f"registers; if values are still spilled, {advice}"
+        )
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
@@ -50,10 +56,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} "
         f"{agreeing(found.in_loops, 'instruction of a loop loads', 'instructions of loops load')} or store "
         f"them){each}{waits}",
-        f"{kernel.with_option(f'maxnreg={most}')}: ptxas gave each thread only {kernel.resources.registers} registers; "
-        f"if values are still spilled, {kernel.warps_advice()}"
-        if few
-        else kernel.warps_advice(),
+        advice,
         evidence,
         estimate=max(estimates, default=(1.1, 1.0, 1.3) if found.share else (1.02, 1.0, 1.1)),
         candidates=[
