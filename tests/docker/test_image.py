@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kperf import __version__
 from kperf.container import BuiltImage
 from kperf.record.commit import git_commit
 from kperf.record.store import RECORDED, recorded_folder
@@ -27,7 +28,7 @@ def test_is_of_a_reasonable_size(built: BuiltImage) -> None:
 def test_labels_say_what_is_inside(built: BuiltImage, engine: Any) -> None:
     labels = engine.images.get(built.tag).labels
     assert labels["org.opencontainers.image.revision"] == git_commit()
-    assert labels["org.opencontainers.image.version"] == "0.2.0"
+    assert labels["org.opencontainers.image.version"] == __version__
     assert {name: labels[f"kperf.{name}"] for name in PINNED} == PINNED
 
 
