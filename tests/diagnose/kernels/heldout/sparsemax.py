@@ -1,6 +1,6 @@
 """Sparsemax of rows of 1024 scores: the threshold by Newton's method until it stands still.
 
-The loop is a `while` with a trip count only the data know (five or six steps), and it touches registers only, so there
+The loop is a `while` whose number of iterations only the data know (five or six steps), and it touches registers only, so there
 is nothing to fetch ahead; the row is read once and written once.
 """
 
