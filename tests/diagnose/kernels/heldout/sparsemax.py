@@ -1,7 +1,7 @@
 """Sparsemax of rows of 1024 scores: the threshold by Newton's method until it stands still.
 
-The loop is a `while` whose number of iterations only the data know (five or six steps), and it touches registers only, so there
-is nothing to fetch ahead; the row is read once and written once.
+The loop is a `while` whose number of iterations only the data know (five or six steps), and it touches registers only,
+so there is nothing to fetch ahead; the row is read once and written once.
 """
 
 import torch
