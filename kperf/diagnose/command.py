@@ -241,11 +241,11 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Their lines, and once what they all say."""
-    for finding in findings:
-        place = _place(finding.source) or finding.kernel
+    for each in findings:
+        place = _place(each.source) or each.kernel
         head = Text("  ")
-        head.append(f"{finding.severity:<6}", style=STYLES[finding.severity])
-        head.append(f"  {place}  {source_line(finding.source)}")
+        head.append(f"{each.severity:<6}", style=STYLES[each.severity])
+        head.append(f"  {place}  {source_line(each.source)}")
         console.print(head)
     finding = findings[0]
     console.print(Text(f"          {finding.message} [{finding.id}]"))

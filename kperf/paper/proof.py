@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -371,9 +371,17 @@ def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
     if held_out:
         return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out)
     store = RecordStore(folder, "diagnose", ROWS)
-    newest = {row.name: row for row in store.points() if not row.is_held_out}
-    rows = list(newest.values())
+    rows = newest_of_each(row for row in store.points() if not row.is_held_out)
     return Run(folder, rows, stamp(store, rows, "recorded"))
+
+
+def newest_of_each(rows: Iterable[K], is_whole: Callable[[K], bool] = lambda _: True) -> list[K]:
+    """Of each kernel the last row that is whole, else its first, in order."""
+    found: dict[str, K] = {}
+    for row in rows:
+        if is_whole(row) or row.name not in found:
+            found[row.name] = row
+    return in_order(list(found.values()))
 
 
 def in_order(rows: Sequence[K]) -> list[K]:

@@ -19,7 +19,7 @@ from kperf.errors import UsageError
 from kperf.paper import proof
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
 from kperf.paper.ncu_causes import names as names_cause
-from kperf.paper.proof import KernelRow, about_script, in_order, scripts
+from kperf.paper.proof import KernelRow, about_script, scripts
 from kperf.record import markdown as md
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, RecordStore, recorded_folder
@@ -104,7 +104,7 @@ def run(
         in_children=True,
         command="proof OPTIONS=--beside-ncu",
     )
-    for line in sentences(newest_of_each(RecordStore(found.folder, NAME, ROWS).points())):
+    for line in sentences(newest(RecordStore(found.folder, NAME, ROWS).points())):
         console.print(line, highlight=False)
 
 
@@ -195,13 +195,9 @@ def read_answers(file: Path) -> dict[str, Answer]:
     return {answer.name: answer for answer in answers}
 
 
-def newest_of_each(rows: Sequence[NcuRow]) -> list[NcuRow]:
-    """Of each kernel the last that ncu profiled, else the last: kernels do not depend on each other, nor do runs."""
-    found: dict[str, NcuRow] = {}
-    for row in rows:
-        if row.rules or row.name not in found:
-            found[row.name] = row
-    return in_order(list(found.values()))
+def newest(rows: Sequence[NcuRow]) -> list[NcuRow]:
+    """Of each kernel the last row that ncu profiled, else its first, in order."""
+    return proof.newest_of_each(rows, lambda row: bool(row.rules))
 
 
 def one_line(row: NcuRow) -> str:
@@ -272,7 +268,7 @@ def _recorded(folder: Path) -> list[str]:
     if not any(folder.parent.glob(f"*/{file}")):
         return ["Nothing is recorded yet: `kperf proof --beside-ncu` records it on a Hopper GPU."]
     store = RecordStore(recorded_folder(folder.parent, file, holds=folder.samefile), NAME, ROWS)
-    rows = newest_of_each(store.points())
+    rows = newest(store.points())
     found = proof.recorded_run(folder, held_out=False)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
     ours = {row.name: row for row in found.rows}

@@ -11,6 +11,7 @@ import pytest
 
 from kperf import arch
 from kperf.arch import (
+    COPY_OVER_ATOMICS,
     H200,
     H200_ATOMIC_BYTES_PER_CYCLE,
     H200_ATOMIC_NS,
@@ -176,3 +177,13 @@ def test_it_imports_nothing_of_the_project_but_errors():
 def test_a_device_has_its_peak():
     assert H200.arch is SM_90A
     assert H200.peak_tflops("bf16") == pytest.approx(132 * 4096 * 1.98e9 / 1e12)
+
+
+def test_what_atomics_of_all_ctas_cost_beside_a_copy_is_what_was_recorded():
+    """Rows of 4096 elements: two of bfloat16 are loaded and one is stored, beside one of float32 that is added."""
+    record = KPERF.parent / "results/h100-80gb-hbm3/diagnose.jsonl"
+    rows = [row for line in record.read_text().splitlines() if (row := json.loads(line))["name"] == "rms_norm_backward"]
+    assert rows
+    for row in rows:
+        original, fixed = (statistics.median(row["fixed"][name]) for name in ("original_ms", "fixed_ms"))
+        assert (original / fixed - 1) * (3 * 2) / 4 == pytest.approx(COPY_OVER_ATOMICS, rel=0.05)

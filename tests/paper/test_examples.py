@@ -126,7 +126,7 @@ def test_without_a_checkout_there_are_no_scripts(console, tmp_path, monkeypatch)
 
 
 def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch, in_a_fork):
-    # On the fake GPU nothing is computed: the script finds itself wrong, and that is said; its record is kept.
+    # On the fake GPU nothing is computed: the script finds itself wrong, and prints so; its record is kept.
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))

@@ -183,7 +183,7 @@ def test_the_first_rules_are_those_with_the_largest_estimates():
 def test_of_each_kernel_the_last_that_was_profiled_is_shown():
     rows = [made("b", {"percent": 1.0}), made("a", why="lost"), made("b", {"percent": 2.0}), made("b", why="lost"),
             made("a", why="lost again"), made("c", {}, kind="clean")]  # fmt: skip
-    found = proof_ncu.newest_of_each(rows)
+    found = proof_ncu.newest(rows)
     assert [(row.name, row.why, [rule.percent for rule in row.rules]) for row in found] == [
         ("a", "lost", []), ("b", "", [2.0]), ("c", "", [None]),
     ]  # fmt: skip

@@ -114,7 +114,7 @@ def test_each_implementation_has_a_line_with_its_numbers_intervals_and_style_and
             assert len(speeds[label][3]) == len(places)
             assert all(low <= SPEEDS[key] <= high for low, high in speeds[label][3])
     styles = [(colour, marker) for colour, marker, *_ in lines(figure.axes[0]).values()]
-    assert len({marker for _, marker in styles}) == len(styles), "told apart in grey"
+    assert len({marker for _, marker in styles}) == len(styles), "distinct in grey"
     short = [IMPLEMENTATIONS[key].label.removeprefix("Triton-FA3 ") for key in FIG12]
     for axis in figure.axes:
         assert [

@@ -122,8 +122,7 @@ def _larger_steps(kernel: Kernel) -> str:
 def _one_sum(mma: Operation, *, rounded: bool, scaled: bool) -> str:
     """What to do where the MMA itself could add to the sum.
 
-    Of fp8 operands wgmma keeps fewer bits of a sum than float32 has: over 8192 products the results of an fp8 GEMM then
-    differed by more than bfloat16's rounding (H100).
+    Of fp8 operands wgmma keeps about 14 bits of a sum (DeepSeek-V3 Technical Report (2024), section 3.3.2).
     """
     accumulate = "accumulate with acc = tl.dot(a, b, acc)"
     fewer_bits = (

@@ -78,7 +78,10 @@ def test_loads_and_reductions_are_not_recorded_where_a_kernel_has_no_register_fo
         "between other regions."
     )
     monkeypatch.setattr(instrumented, "VERSIONS_S", 0.0)
+    compiled, compile_one = [], instrumented._compile
+    monkeypatch.setattr(instrumented, "_compile", lambda *given: compiled.append(given) or compile_one(*given))
     late = made_of(spilling)
+    assert len(compiled) == 1  # of all regions, and no other
     assert {"load x", "load y", "reduce"} < set(names(late))
     assert late.without == ()
     assert late.spills > 100
