@@ -21,8 +21,7 @@ LEAST_AHEAD_BYTES = 4
 """Side by side for a thread, that cp.async copies and AMD's pipelines load. A load of fewer is never issued ahead."""
 
 LEAST_TILE_BYTES = 1024
-"""Of a tile that is worth a TMA descriptor, whose copy begins some hundred cycles later than threads' own: a vector of
-scales or of a norm's weights has fewer."""
+"""Of a tile that is worth a TMA descriptor: a vector of scales or of a norm's weights has fewer. Not measured."""
 
 BYTES_IN_FLIGHT = 8
 """Bytes a thread asks for before it waits. Little's law on an H200: 4.8 TB/s * 700 ns = 3.4 MB in flight = 25 KB an SM,

@@ -912,3 +912,15 @@ def test_a_kernel_of_a_file_that_launches_nothing_is_asked_for_its_types(tmp_pat
     assert wanted.status == unknown.status == 2
     assert "it.py launches no kernel add: give the types of x_ptr, out_ptr with --signature" in wanted.stderr
     assert "it.py has no kernel subtract" in unknown.stderr
+
+
+def test_findings_that_say_the_same_stand_together_and_the_others_are_counted():
+    script = str(KERNELS / "drafts/mla_decode.py")
+    (found,) = json.loads(kperf("diagnose", "--static", script, "--json").stdout)["kernels"]
+    alike = [one["source"]["line"] for one in found["findings"] if one["id"] == "wgmma-unused"]
+    assert len(alike) == 3
+    printed = kperf("diagnose", "--static", script).stdout
+    heads = re.findall(r"^  (?:high|medium|low) +mla_decode\.py:(\d+) ", printed, re.MULTILINE)
+    assert heads[:3] == list(map(str, alike))
+    assert printed.count("[wgmma-unused]") == 1
+    assert f"and {len(found['findings']) - len(heads)} more: --explain shows all" in printed

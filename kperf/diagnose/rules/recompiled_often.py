@@ -51,7 +51,7 @@ def _advice(name: str, values: dict[str, int | str], *, constexpr: bool, is_stri
         return f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
     layouts = any(kind.startswith("the value") for kind in values)
     fewer = "pass tensors of one layout" if layouts else f"pad {name} to multiples of 16"
-    return f"{fewer}; do_not_specialize would cost more, because accesses become narrow where a stride is not known"
+    return f"{fewer}; leave out do_not_specialize, because accesses become narrow where a stride is not known"
 
 
 def _in_words(name: str, values: dict[str, int | str]) -> str:
