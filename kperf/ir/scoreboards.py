@@ -5,7 +5,8 @@ hardware samples the warp at the instruction that *uses* the result. Whose resul
 """
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import defaultdict
 
 from kperf.ir.machine import Instruction, MachineCode
 
@@ -21,43 +22,64 @@ _PREDICATES = re.compile(r"^(?:U?P[T\d]\s*,\s*)+")
 _Register = tuple[str, int]
 
 
-def producers(code: MachineCode, address: int, opcodes: tuple[str, ...]) -> list[Instruction]:
-    """Instructions with one of these opcodes whose results the instruction at `address` waits for, each once.
+class Scoreboards:
+    """The instructions of one function, by the registers that they write.
 
-    Of each register the last that writes it before; in a loop, of the iteration before too. `DEPBAR` waits for all
-    asynchronous copies: an H200's samples of that wait are at its line and not at `DEPBAR`, so those at the barrier
-    behind it are taken for them. What waits at an mbarrier, as for TMA, names no register of theirs: of it nothing is
-    known.
+    It is made once for a kernel: unrolled code has a hundred thousand instructions, samples at most of them, and many
+    registers that nothing writes before they are used.
     """
-    places = {instruction.address: place for place, instruction in enumerate(code.instructions)}
-    place = places.get(address)
-    if place is None:
-        return []
-    waiting = code.instructions[place]
-    follows_copies = place > 0 and code.instructions[place - 1].opcode.startswith("DEPBAR")
-    if waiting.opcode.startswith("DEPBAR") or (follows_copies and waiting.opcode.startswith("BAR")):
-        copies = [each for each in code.instructions if each.opcode.startswith("LDGSTS")]
-        return copies if "LDGSTS" in opcodes else []
-    wanted = _used(waiting)
-    loads = []
-    for before in _backwards(code, place):
-        written = _written(before)
-        if written & wanted and before.opcode.split(".")[0] in opcodes:
-            loads.append(before)
-        wanted -= written
-        if not wanted:
-            break
-    return loads
 
+    def __init__(self, code: MachineCode) -> None:
+        """Note the places at which each register is written."""
+        self._code = code
+        self._places = {instruction.address: place for place, instruction in enumerate(code.instructions)}
+        self._copies = [each for each in code.instructions if each.opcode.startswith("LDGSTS")]
+        self._writers: defaultdict[_Register, list[int]] = defaultdict(list)
+        for place, instruction in enumerate(code.instructions):
+            for register in _written(instruction):
+                self._writers[register].append(place)
 
-def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
-    """The instructions before a place; where the innermost loop begins, those at its end come before."""
-    here = code.instructions[place].address
-    around = [loop for loop in code.loops if loop[0] <= here <= loop[1]]
-    first, last = max(around, default=(-1, -1))
-    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address >= first)
-    yield from (instruction for instruction in code.instructions[place:][::-1] if instruction.address <= last)
-    yield from (instruction for instruction in code.instructions[:place][::-1] if instruction.address < first)
+    def producers(self, address: int, opcodes: tuple[str, ...]) -> list[Instruction]:
+        """Instructions with one of these opcodes whose results the instruction at `address` waits for, each once.
+
+        Of each register the last that writes it before; in a loop, of the iteration before too. `DEPBAR` waits for all
+        asynchronous copies: an H200's samples of that wait are at its line and not at `DEPBAR`, so those at the barrier
+        behind it are taken for them. What waits at an mbarrier, as for TMA, names no register of theirs: of it nothing
+        is known.
+        """
+        place = self._places.get(address)
+        if place is None:
+            return []
+        instructions = self._code.instructions
+        waiting = instructions[place]
+        follows_copies = place > 0 and instructions[place - 1].opcode.startswith("DEPBAR")
+        if waiting.opcode.startswith("DEPBAR") or (follows_copies and waiting.opcode.startswith("BAR")):
+            return self._copies if "LDGSTS" in opcodes else []
+        loop = self._innermost_loop(place)
+        last_writers = {self._last_writer(register, place, loop) for register in _used(waiting)}
+        written_by = [instructions[writer] for writer in sorted(last_writers - {-1})]
+        return [instruction for instruction in written_by if instruction.opcode.split(".")[0] in opcodes]
+
+    def _last_writer(self, register: _Register, place: int, loop: tuple[int, int]) -> int:
+        """Where the register is written before a place, or -1; before the loop's first place comes its last."""
+        writers = self._writers.get(register, [])
+        first, last = loop
+        before = bisect_left(writers, place)
+        if before and writers[before - 1] >= first:
+            return writers[before - 1]
+        inside = bisect_left(writers, last + 1)
+        if inside and writers[inside - 1] >= place:
+            return writers[inside - 1]
+        return writers[before - 1] if before else -1
+
+    def _innermost_loop(self, place: int) -> tuple[int, int]:
+        """The places of its first and last instruction; of no loop, `place` and the one before it."""
+        here = self._code.instructions[place].address
+        around = [loop for loop in self._code.loops if loop[0] <= here <= loop[1]]
+        if not around:
+            return 0, place - 1
+        first, last = max(around)
+        return self._places[first], self._places[last]
 
 
 def _used(instruction: Instruction) -> set[_Register]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kperf.compat.cupti import PcSample
 from kperf.ir.machine import Instruction, MachineCode
-from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, producers
+from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, Scoreboards
 from kperf.trace.analyze.models import LineSamples, PcSamples, Timeline
 
 STALLS = {
@@ -64,12 +64,13 @@ def by_line(
     """
     instructions = {instruction.address: instruction for instruction in code.instructions}
     at_barriers = _at_barriers(code)
+    scoreboards = Scoreboards(code)
     lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
     for pc in pcs:
         here = lines[_place(instructions.get(pc.address), named)]
         here.not_issued += pc.not_issued
         here.stalls["gmma" if pc.reason == "barrier" and pc.address not in at_barriers else pc.reason] += pc.samples
-        loads = producers(code, pc.address, _PRODUCERS.get(pc.reason, ()))
+        loads = scoreboards.producers(pc.address, _PRODUCERS.get(pc.reason, ()))
         places = sorted({_place(load, named) for load in loads})
         for number, place in enumerate(places):
             lines[place].awaited[pc.reason] += (pc.samples + number) // len(places)

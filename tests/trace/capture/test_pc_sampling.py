@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kperf.compat import cupti
 from kperf.compat.cupti import PcSample
 from kperf.console import WholeConsole
-from kperf.ir.machine import read_machine_code
-from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, producers
+from kperf.ir.machine import Instruction, MachineCode, read_machine_code
+from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, Scoreboards
 from kperf.report.formats import formats
 from kperf.trace import command
 from kperf.trace.analyze import stalls
@@ -99,7 +99,8 @@ def code_of(compiled):
 
 def first_use(code, line):
     """Address of the first instruction that waits for what a line loads."""
-    waits = ((one, producers(code, one.address, FROM_GLOBAL)) for one in code.instructions)
+    scoreboards = Scoreboards(code)
+    waits = ((one, scoreboards.producers(one.address, FROM_GLOBAL)) for one in code.instructions)
     return next(one.address for one, loads in waits if any(load.frame.line == line for load in loads))
 
 
@@ -222,7 +223,20 @@ LISTING = """
     ],
 )
 def test_an_instruction_waits_for_the_last_that_wrote_its_registers(address, opcodes, awaited):
-    assert [one.address for one in producers(read_machine_code(LISTING), address, opcodes)] == awaited
+    scoreboards = Scoreboards(read_machine_code(LISTING))
+    assert [one.address for one in scoreboards.producers(address, opcodes)] == awaited
+
+
+@pytest.mark.timeout(60)
+def test_unrolled_code_is_read_in_a_time_that_grows_as_its_length():
+    """Each of its instructions was searched backwards to the first: minutes for an unrolled product in float32."""
+    length = 100_000
+    load = Instruction(0, "", "LDG.E", "R1, desc[UR4][R2.64]", ())
+    sums = [Instruction(16 * n, "", "FFMA", f"R{3 + n % 200}, R1, R250, R251", ()) for n in range(1, length)]
+    code = MachineCode((load, *sums), ())
+    samples = [PcSample(one.address, "long_scoreboard", 1, 0) for one in sums]
+    (line,) = stalls.by_line(code, samples, str, launches=1, period=128, dropped=0).lines
+    assert line.awaited == {"long_scoreboard": length - 1}
 
 
 WGMMA = """
