@@ -466,6 +466,26 @@ def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
     assert "one CTA" not in found("drafts/matmul_one_stage")["loads-not-pipelined"].advice
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "stages", "advice"),
+    [
+        (128, 128, 64, [3, 4, 2], "launch with num_stages=3 (or 4)"),
+        (128, 128, 128, [3, 2], "launch with num_stages=3"),
+        (128, 256, 128, [2], "launch with num_stages=2"),
+        (256, 256, 128, [], "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more"),
+    ],
+)
+def test_as_many_stages_are_advised_as_fit_into_shared_memory(tmp_path, rows, columns, depth, stages, advice):
+    """Triton's own need with one to four stages of these tiles: 32 KB, 64 KB, 96 KB and 128 KB for each stage."""
+    text = (KERNELS / "drafts/matmul_one_stage.py").read_text()
+    grid = text.replace("(m // 128, n // 128)", f"(m // {rows}, n // {columns})")
+    (tmp_path / "gemm.py").write_text(grid.replace("128, 128, 64, num", f"{rows}, {columns}, {depth}, num"))
+    finding = next(one for one in diagnosis_of(tmp_path / "gemm.py").findings if one.id == "loads-not-pipelined")
+    assert finding.advice.startswith(advice)
+    assert ("or 4" in finding.advice) == (4 in stages)
+    assert [each["num_stages"] for each in finding.candidates] == stages
+
+
 SCALED = """
 import torch, triton, triton.language as tl
 

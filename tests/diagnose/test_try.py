@@ -19,6 +19,7 @@ from kperf.compat.triton import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import LoadWait
@@ -231,7 +232,14 @@ def test_a_compiler_that_hangs_costs_no_more_than_the_limit(diagnose, monkeypatc
     assert set(dropped(one, "loads-not-pipelined").values()) == {"it took longer than 4 s to compile"}
 
 
-def test_a_candidate_that_needs_too_much_shared_memory_is_dropped(diagnose):
+def test_a_candidate_that_needs_too_much_shared_memory_is_not_tried(diagnose):
+    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=8)")[0]
+    assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
+    assert dropped(one, "loads-not-pipelined") == {}
+
+
+def test_a_candidate_that_the_gpu_refuses_is_dropped(diagnose, monkeypatch):
+    monkeypatch.setattr(loads_not_pipelined, "_fits", lambda *_: True)
     one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=8)")[0]
     assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
     why = dropped(one, "loads-not-pipelined")["num_stages=4"]

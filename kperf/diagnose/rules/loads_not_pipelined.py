@@ -1,6 +1,6 @@
 """Loads of a loop with MMAs that wait for memory in each iteration."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -23,6 +23,11 @@ _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages only one CTA fits on an SM, and no other CTA can work while it waits"
+_ONE_STAGE = "num_stages=1"
+_TOO_LARGE = (
+    "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA may "
+    "have"
+)
 _OF_A_BRANCH = (
     "its index comes out of a branch in the loop (flatten=True makes one), behind which the compiler does not know "
     "what is contiguous, and cp.async copies 4 contiguous bytes or more",
@@ -58,7 +63,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
             elif max(sizes, default=0) >= _SMALL:
                 alone = next((stages for stages in (2, 3) if _leaves_one_cta(kernel, loop, stages)), 0)
-                why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel))
+                fitting = [stages for stages in ((2, 3, 4) if alone else (3, 4, 2)) if _fits(kernel, loop, stages)]
+                why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel, fitting))
+                if not fitting and why == _ONE_STAGE:
+                    advice = _TOO_LARGE
                 stride = _stride(kernel, op)
                 more = gain_without_spills(kernel)
                 yield kernel.finding(
@@ -72,15 +80,37 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     else advice + (_ALONE.format(alone) if alone else ""),
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
                     estimate=(1.1, 0.7, 1.8) if alone else (1.8 * more, 1.2, 3.0 * more),
-                    candidates=[{"num_stages": stages} for stages in ((2, 3, 4) if alone else (3, 4, 2))]
+                    candidates=[{"num_stages": stages} for stages in fitting]
                     if kernel.num_stages == 1 and own_stages(kernel, loop) is None
                     else (),
                 )
 
 
-def _wanted(kernel: Kernel) -> str:
-    """Stages: AMD's pipelines hold one of them in registers, and have 64 KB for the others."""
-    return "2 (or 3)" if kernel.arch.backend == "hip" else "3 (or 4)"
+def _wanted(kernel: Kernel, fitting: Collection[int]) -> str:
+    """Stages: AMD's pipelines hold one of them in registers, and have 64 KB for the others. Else two are tried."""
+    first, second = (2, 3) if kernel.arch.backend == "hip" else (3, 4)
+    if second in fitting:
+        return f"{first} (or {second})"
+    return str(first if first in fitting else 2)
+
+
+def _fits(kernel: Kernel, loop: Operation, stages: int) -> bool:
+    """Whether a CTA may have the shared memory of so many stages; of a kernel that is not assembled it is not known.
+
+    The tiles of one stage lie there already; AMD's pipelines hold those of another one in registers.
+    """
+    more = stages - (2 if kernel.arch.backend == "hip" else 1)
+    shared = kernel.shared_bytes
+    return shared is None or shared + more * _stage_bytes(kernel, loop) <= kernel.arch.cta_shared_bytes
+
+
+def _stage_bytes(kernel: Kernel, loop: Operation) -> int:
+    """What one more stage of a loop takes: the tiles that it loads into registers or into its one buffer."""
+    return sum(
+        max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
+        for op in own(loop)
+        if op.name in _INTO_REGISTERS or _into_one_buffer(kernel, loop, op)
+    )
 
 
 def _is_ahead(loop: Operation, op: Operation) -> bool:
@@ -126,12 +156,8 @@ def _leaves_one_cta(kernel: Kernel, loop: Operation, stages: int) -> bool:
     """
     if kernel.resources is None or ctas(kernel) < 2:
         return False
-    stage = sum(
-        max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
-        for op in own(loop)
-        if op.name in _INTO_REGISTERS or _into_one_buffer(kernel, loop, op)
-    )
-    return ctas(kernel, shared_bytes=kernel.resources.shared_bytes + (stages - 1) * stage) < 2
+    shared_bytes = kernel.resources.shared_bytes + (stages - 1) * _stage_bytes(kernel, loop)
+    return ctas(kernel, shared_bytes=shared_bytes) < 2
 
 
 def _into_one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> bool:
@@ -227,7 +253,7 @@ def _reason(  # noqa: PLR0911 (a case a reason)
     around = loops_around(op)[0]
     stages = own_stages(kernel, loop) or kernel.num_stages
     if stages == 1 and loop.name == "scf.for":
-        return "num_stages=1", with_stages(kernel, loop, wanted)
+        return _ONE_STAGE, with_stages(kernel, loop, wanted)
     if loop.name == "scf.while":
         return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
     if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):
