@@ -160,7 +160,7 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if offset_of_rows(access):
         divided = _divided(kernel, access)
         return None if _is_shifted(kernel, access) else ("quotient", divided) if divided else ("offset", ())
-    if of_mask := _limits(kernel, access):
+    if of_mask := _not_divisible(kernel, _limits(kernel, access)):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
 
@@ -227,8 +227,16 @@ def _mask_is_data(kernel: Kernel, access: Access) -> bool:
     return mask is not None and mask.loaded
 
 
-def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
-    """Arguments at which a mask ends along the contiguous dimension, and which may not be multiples of 16."""
+def narrowed_by(kernel: Kernel, name: str) -> bool:
+    """Whether a mask ends at this argument, of an access that is wide only if it is known to be a multiple of 16."""
+    return any(
+        name in _limits(kernel, access) and _possible(kernel, access) > access.tensor.bytes
+        for access in kernel.accesses
+    )
+
+
+def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
+    """Arguments at which a mask ends along the contiguous dimension."""
     found: set[str] = set()
     todo = [kernel.values.maker(access.operation, mask_place(access.operation))]
     while todo:
@@ -240,8 +248,8 @@ def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
         elif op.name == "arith.cmpi":
             index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
             if index is not None and limit is not None and _side_by_side(index):
-                found |= set(_not_divisible(kernel, limit.arguments))
-    return tuple(sorted(found))
+                found |= limit.arguments
+    return frozenset(found)
 
 
 def _possible(kernel: Kernel, access: Access) -> int:

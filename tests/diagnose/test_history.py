@@ -48,8 +48,29 @@ def test_a_kernel_that_recompiles_names_the_argument_and_its_values(tmp_path):
     }
     assert one.severity == "low"
     assert "n differs (1024: a multiple of 16, 1000: no multiple of 16, 1: the value 1); k differs too" in one.message
-    assert '@triton.jit(do_not_specialize=["n"])' in one.advice
+    assert '@triton.jit(do_not_specialize=["n"])' in one.advice  # a thread has one element, as narrow as can be
     assert (one.source.line, one.source.function) == (5, "scale")
+
+
+def test_a_size_that_ends_the_mask_of_wide_accesses_stays_specialised(tmp_path):
+    (one,) = found(tmp_path, [(1024, 7, 5, 1024), (1000, 7, 5, 1024), (1, 7, 5, 1024), (1024, 7, 1, 1024)])
+    assert one.evidence["argument"] == "n"
+    assert one.advice == (
+        "pad n to multiples of 16; leave out do_not_specialize, because a mask ends at n, and accesses become narrow "
+        "where n is not known to be a multiple of 16"
+    )
+
+
+def test_tensors_that_begin_anywhere_are_no_strides(tmp_path):
+    script = tmp_path / "slices.py"
+    begun = COPY.split("for row, column", maxsplit=1)[0] + (
+        "for first, last, row in [(0, 0, 4096), (1, 0, 4096), (0, 1, 4096), (1, 1, 4096)]:\n"
+        "    copy[(4, 64)](x[first:], out[last:], row, 1, 1024)\n"
+    )
+    script.write_text(begun)
+    every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
+    (one,) = [one for one in every if one.id == "recompiled-often"]
+    assert one.advice == "pass as x tensors that begin at a multiple of 16 bytes (a slice such as x[1:] may not)"
 
 
 COPY = """

@@ -7,6 +7,7 @@ from kperf.diagnose.history import History
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import COMPILATIONS, MANY_COMPILATIONS
+from kperf.diagnose.vectors import narrowed_by
 from kperf.trace.analyze.finding import Finding
 
 _SHOWN = 8
@@ -22,42 +23,54 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return
     name = max(changing, key=lambda one: len(changing[one]))
     values = changing[name]
-    constexpr = any(kind.startswith("the constexpr") for kind in values)
     others = [other for other in changing if other != name]
-    is_stride = any(name in access.value.arguments for access in kernel.accesses)
     yield kernel.finding(
         RULE.id,
         None,
         "medium" if len(kinds) >= MANY_COMPILATIONS else "low",
         f"Triton compiled the kernel {len(kinds)} times for {history.launches} launches: {_in_words(name, values)}"
         + (f"; {', '.join(others)} {agreeing(len(others), 'differs', 'differ')} too" if others else ""),
-        _advice(name, values, constexpr=constexpr, is_stride=is_stride),
+        _advice(kernel, name, values),
         {
             "compilations": len(kinds),
             "launches": history.launches,
             "argument": name,
             "values": ", ".join(map(str, list(values.values())[:_SHOWN])),
-            "kinds": ", ".join(dict.fromkeys("constexpr" if constexpr else kind for kind in values)),
+            "kinds": ", ".join(dict.fromkeys("constexpr" if _is_constexpr(values) else kind for kind in values)),
             "other_arguments": ", ".join(others),
         },
     )
 
 
-def _advice(name: str, values: dict[str, int | str], *, constexpr: bool, is_stride: bool) -> str:
-    """Of a stride the compiler has to know a multiple of 16, or that it is 1, for accesses of more than one element."""
-    if constexpr:
+def _advice(kernel: Kernel, name: str, values: dict[str, int | str]) -> str:
+    """Without do_not_specialize where an access of more than one element needs what the compiler knows of the value.
+
+    Of a stride it has to know that it is a multiple of 16, or 1; of the number at which a mask ends, the former.
+    """
+    if _is_constexpr(values):
         return f"declare {name} without tl.constexpr, or round it up to a few values"
-    if not is_stride:
-        return f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
-    layouts = any(kind.startswith("the value") for kind in values)
-    fewer = "pass tensors of one layout" if layouts else f"pad {name} to multiples of 16"
-    return f"{fewer}; leave out do_not_specialize, because accesses become narrow where a stride is not known"
+    if any(kind.endswith("aligned to 16 bytes") for kind in values):
+        return f"pass as {name} tensors that begin at a multiple of 16 bytes (a slice such as x[1:] may not)"
+    if any(name in access.value.arguments for access in kernel.accesses):
+        layouts = any(kind.startswith("the value") for kind in values)
+        fewer = "pass tensors of one layout" if layouts else f"pad {name} to multiples of 16"
+        return f"{fewer}; leave out do_not_specialize, because accesses become narrow where a stride is not known"
+    if narrowed_by(kernel, name):
+        return (
+            f"pad {name} to multiples of 16; leave out do_not_specialize, because a mask ends at {name}, and accesses "
+            f"become narrow where {name} is not known to be a multiple of 16"
+        )
+    return f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
+
+
+def _is_constexpr(values: dict[str, int | str]) -> bool:
+    return any(kind.startswith("the constexpr") for kind in values)
 
 
 def _in_words(name: str, values: dict[str, int | str]) -> str:
     """What differs, with the values at which it was seen first."""
     shown = list(values.items())[:_SHOWN]
-    if any(kind.startswith("the constexpr") for kind in values):
+    if _is_constexpr(values):
         return f"{name}, a constexpr, has {len(values)} values ({', '.join(str(value) for _, value in shown)})"
     return f"{name} differs ({', '.join(f'{value}: {kind}' for kind, value in shown)})"
 
