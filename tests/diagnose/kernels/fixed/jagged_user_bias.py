@@ -1,0 +1,43 @@
+"""Adds a vector per user to each of the user's events: 4096 users, jagged sequences of up to 4096 events, 128 wide.
+
+Eight programs per user step through the blocks that the user has.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+USERS = 4096
+LONGEST = 4096
+WIDTH = 128
+
+
+@triton.jit
+def jagged_user_bias(x_ptr, offset_ptr, bias_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    user = tl.program_id(0)
+    begin = tl.load(offset_ptr + user)
+    end = tl.load(offset_ptr + user + 1)
+    cols = tl.arange(0, WIDTH)
+    bias = tl.load(bias_ptr + user * WIDTH + cols).to(tl.float32)
+    for first in range(begin + tl.program_id(1) * BLOCK, end, tl.num_programs(1) * BLOCK):
+        event = first + tl.arange(0, BLOCK)
+        at = event[:, None] * WIDTH + cols[None, :]
+        mask = (event < end)[:, None]
+        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(y_ptr + at, (x + bias[None, :]).to(tl.bfloat16), mask=mask)
+
+
+torch.manual_seed(0)
+length = (torch.empty(USERS, device="cuda").exponential_() * 64).long().clamp(1, LONGEST)
+length[USERS // 3] = LONGEST
+offset = torch.zeros(USERS + 1, device="cuda", dtype=torch.int32)
+offset[1:] = length.cumsum(0)
+events = int(offset[-1])
+x = torch.randn(events, WIDTH, device="cuda", dtype=torch.bfloat16)
+bias = torch.randn(USERS, WIDTH, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+
+jagged_user_bias[(USERS, 8)](x, offset, bias, y, WIDTH=WIDTH, BLOCK=32, num_warps=4)
+
+want = x.float() + bias.float().repeat_interleave(length, dim=0)
+torch.testing.assert_close(y.float(), want, rtol=1e-2, atol=1e-2)
