@@ -3,13 +3,14 @@
 import tomllib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from kperf.attention import overrides as override
 from kperf.attention.workload import FIG11, Dtype, SweepName
@@ -18,11 +19,12 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError, first_line
 from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
+from kperf.paper.units import Unit, between, measured, stated
 from kperf.record import device
 from kperf.record import markdown as md
 from kperf.record.machine import visible_gpus
 from kperf.record.provenance import Provenance, Summary
-from kperf.record.store import gpu_slug, recorded_folders
+from kperf.record.store import gpu_in_words, gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, models, timers
 from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
@@ -60,6 +62,7 @@ class _Claim(BaseModel):
         "fig11", "fig12", "fig12_inputs", "accuracy", "models", "overhead", "lines", "timers", "inductor", "tune"
     ]
     statement: str
+    unit: Unit
     command: str
     minutes: int
     hardware: str
@@ -246,7 +249,8 @@ def report(console: Console, results: Path) -> list[Outcome]:
     for folder in [own] if own else recorded_folders(results):
         outcomes = evaluate_all(read_claims(), folder)
         for origin, whose in _WHOSE.items():
-            _print_table(console, [one for one in outcomes if one.claim.origin == origin], whose, folder.name, here)
+            of_origin = [outcome for outcome in outcomes if outcome.claim.origin == origin]
+            _print_table(console, of_origin, whose, gpu_in_words(folder.name), here)
         shown += outcomes
     return shown
 
@@ -256,72 +260,86 @@ _WHOSE = {"paper": "the paper's claims", "ours": "our goals"}
 
 def _print_table(console: Console, outcomes: Sequence[Outcome], whose: str, gpu: str, here: Container[str]) -> None:
     """A row for each that is recorded, and how many are not. here: UUIDs of this machine's cards."""
-    table = Table(
-        "claim", "expected", "tolerance", "ours", "95 % interval", "verdict", "recorded (UTC)",
-        title=f"{whose} and {gpu}'s numbers", title_justify="left",
-    )  # fmt: skip
-    known = [one for one in outcomes if one.value is not None]
+    value = Column("our value (95 % interval)", no_wrap=True)
+    title = f"{whose}, measured on {gpu} GPUs"
+    table = Table("claim", "expected", value, "verdict", "recorded (UTC)", title=title, title_justify="left")
+    known = [outcome for outcome in outcomes if outcome.value is not None]
     for outcome in known:
         recorded = outcome.provenance.in_words(here)
-        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict, recorded)
+        table.add_row(outcome.claim.statement, expected(outcome.claim), ours(outcome), outcome.verdict, recorded)
     console.print(table)
     if len(known) < len(outcomes):
-        console.print(f"not recorded on {gpu}, or not whole: {len(outcomes) - len(known)} more of {whose}")
+        console.print(f"not recorded on {gpu} GPUs, or not whole: {len(outcomes) - len(known)} more of {whose}")
 
 
-def cells(outcome: Outcome) -> tuple[str, str, str, str]:
-    """The paper's value or the bound, the tolerance, our value and our interval, as text."""
-    claim = outcome.claim
-    value = "-" if outcome.value is None else f"{outcome.value:.3f}"
-    interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
-    if isinstance(claim, ProfilingClaim) and claim.at_least is not None:
-        return f"at least {claim.at_least:g}", "-", value, interval
+def expected(claim: Claim) -> str:
+    """The paper's value with its tolerance, or the bound: 1.241 x +/- 3 %, at most 8.2 %."""
     if isinstance(claim, TimelineClaim | PredictionClaim | ProfilingClaim):
-        return f"at most {claim.at_most:g}", "-", value, interval
+        if claim.at_most is not None:
+            return f"at most {stated(claim.at_most, claim.unit)}"
+        assert claim.at_least is not None
+        return f"at least {stated(claim.at_least, claim.unit)}"
     if claim.yardstick is not None:
-        return f"{claim.yardstick:g}, the paper's value for its improved schedule", "-", value, interval
+        return f"{stated(claim.yardstick, claim.unit)}, the paper's value for improved"
     if claim.paper is None or claim.tolerance is None:
-        return "-", "-", value, interval
-    return f"{claim.paper:g}", f"{claim.tolerance:.0%}", value, interval
+        return "no goal"
+    return f"{stated(claim.paper, claim.unit)} +/- {stated(claim.tolerance, '%')}"
 
 
-_VALUE = {"paper": "the paper's value", "ours": "goal"}
+def ours(outcome: Outcome) -> str:
+    """Our value, which has to be recorded, and in brackets its interval if there is one: 1.175 x (1.165 to 1.185 x)."""
+    assert outcome.value is not None
+    value = measured(outcome.value, outcome.claim.unit)
+    return value if outcome.interval is None else f"{value} ({between(*outcome.interval, outcome.claim.unit)})"
+
+
+_EXPECTED = {"paper": "the paper's value", "ours": "goal"}
 """Over the column of what is expected."""
 
 
 def markdown(results: Path, origin: Origin) -> str:
-    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, bound, tolerance, output.
+    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, run time, what is expected, and ours.
 
-    Before the output a value and a verdict for each GPU of which any of these claims is recorded, ordered by name. A
-    second table has a row a command: the days and cards of its records.
+    There is a column for each GPU on which any of these claims is recorded, ordered by the folder's name. A second
+    table has a row a command: the hardware that it needs, its output, and the days and cards of its records.
     """
     claims = [claim for claim in read_claims() if claim.origin == origin]
     of_gpus = {folder.name: evaluate_all(claims, folder) for folder in sorted(recorded_folders(results))}
-    known = {gpu: outcomes for gpu, outcomes in of_gpus.items() if any(one.value is not None for one in outcomes)}
-    head = ["claim", "command", "minutes", "hardware", _VALUE[origin], "tolerance"]
-    head += [title for gpu in known for title in (f"{gpu} (95 % interval)", "verdict")] + ["output"]
+    known = {
+        gpu_in_words(folder): outcomes
+        for folder, outcomes in of_gpus.items()
+        if any(outcome.value is not None for outcome in outcomes)
+    }
+    head = ["claim", "command", "run time", _EXPECTED[origin]]
+    head += [f"our value on {gpu} GPUs (95 % interval): verdict" for gpu in known]
+    rows = [
+        [claim.statement, f"`{claim.command}`", f"{claim.minutes} min", expected(claim), *map(_judged, outcomes)]
+        for claim, *outcomes in zip(claims, *known.values(), strict=True)
+    ]
+    return "\n".join([*md.table(head, rows), "", *_commands(claims, known)])
+
+
+def _judged(outcome: Outcome) -> str:
+    """A cell: our value and the verdict, or only that it is not recorded."""
+    return outcome.verdict if outcome.value is None else f"{ours(outcome)}: {outcome.verdict}"
+
+
+def _commands(claims: Sequence[Claim], of_gpus: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """A table of the commands: hardware, output, and a column a GPU with the days and cards of the values."""
     rows = []
-    for claim, *outcomes in zip(claims, *known.values(), strict=True):
-        value, tolerance, *_ = cells(Outcome(claim, None, None))
-        row = [claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, value, tolerance]
-        rows.append([*row, *(cell for one in outcomes for cell in (_value(one), one.verdict)), f"`{claim.output}`"])
-    return "\n".join([*md.table(head, rows), *(["", *_records(known)] if known else [])])
+    for command in dict.fromkeys(claim.command for claim in claims):
+        of_command = [claim for claim in claims if claim.command == command]
+        outputs = dict.fromkeys(f"`{claim.output}`" for claim in of_command)
+        recorded = (_recorded(outcomes, command) for outcomes in of_gpus.values())
+        rows.append([f"`{command}`", of_command[0].hardware, ", ".join(outputs), *recorded])
+    return md.table(["command", "hardware", "output", *(f"recorded on {gpu} GPUs (UTC)" for gpu in of_gpus)], rows)
 
 
-def _records(of_gpus: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """A table of the days and cards on which the values of each command were recorded, a column a GPU."""
-    by_command: dict[str, dict[str, Provenance]] = {}
-    for gpu, outcomes in of_gpus.items():
-        for one in outcomes:
-            found = by_command.setdefault(one.claim.command, {})
-            found[gpu] = found.get(gpu, Provenance()) | one.provenance
-    rows = [[f"`{command}`", *(found[gpu].in_words() for gpu in of_gpus)] for command, found in by_command.items()]
-    return md.table(["command", *(f"{gpu}, recorded (UTC)" for gpu in of_gpus)], rows)
-
-
-def _value(outcome: Outcome) -> str:
-    *_, value, interval = cells(outcome)
-    return value if interval == "-" else f"{value} ({interval})"
+def _recorded(outcomes: Sequence[Outcome], command: str) -> str:
+    """The days and cards on which the values of a command were recorded, if any were."""
+    of_command = (outcome.provenance for outcome in outcomes if outcome.claim.command == command)
+    provenance = reduce(or_, of_command)
+    return provenance.in_words() if provenance.days else "not recorded"
 
 
 def _own_folder(results: Path) -> Path | None:

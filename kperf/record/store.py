@@ -188,6 +188,11 @@ def gpu_slug(name: str) -> str:
     return "-".join(name.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").lower().split())
 
 
+def gpu_in_words(slug: str) -> str:
+    """Name of a GPU as people write it, of its folder's: `H200` of h200, `H100` of h100-80gb-hbm3."""
+    return re.sub(r"-\d+gb.*", "", slug).upper()
+
+
 class RecordStore(Generic[_Record]):
     """`<folder>/<name>.jsonl` and `<folder>/environment.json`."""
 

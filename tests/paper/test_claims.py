@@ -11,7 +11,7 @@ from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import claims, fig12
-from kperf.paper.claims import Outcome, cells, evaluate, markdown, read_claims, report
+from kperf.paper.claims import Outcome, evaluate, expected, markdown, ours, read_claims, report
 from kperf.record.machine import Gpu
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
@@ -114,7 +114,47 @@ def test_a_claim_is_computed_from_the_whole_figure_that_is_recorded(tmp_path):
 def test_what_the_paper_does_not_claim_is_reported(value, interval, verdict):
     outcome = Outcome(CLAIMS["improved-plus-over-fa3-d64"], value, interval)
     assert outcome.verdict == verdict
-    assert cells(outcome)[:2] == ("-", "-")
+    assert expected(outcome.claim) == "no goal"
+
+
+@pytest.mark.parametrize(
+    ("id_", "in_words"),
+    [
+        ("improved-over-vanilla", "1.241 x +/- 3 %"),
+        ("improved-plus-over-fa3", "1.076 x, the paper's value for improved"),
+        ("tracing-overhead-vanilla", "at most 15 %"),
+        ("improved-predicted-from-vanilla", "at most 2 %"),
+        ("fig13-mean", "at most 8.2 %"),
+        ("cycles-a-record", "at most 33 cycles"),
+        ("ncu-above-1000x", "at least 1,000 x"),
+        ("tune-vendor", "at least 0.95 x"),
+    ],
+)
+def test_what_is_expected_has_its_unit(id_, in_words):
+    assert expected(CLAIMS[id_]) == in_words
+
+
+@pytest.mark.parametrize(
+    ("id_", "value", "interval", "in_words"),
+    [
+        ("improved-over-vanilla", 1.17512, (1.1649, 1.18501), "1.175 x (1.165 to 1.185 x)"),
+        ("improved-over-fa3", 0.94, (0.9, 1.0), "0.940 x (0.900 to 1.000 x)"),
+        ("tracing-overhead-vanilla", 1.0564, None, "5.6 %"),
+        ("tracing-overhead-improved", 0.99, None, "-1.0 %"),
+        ("fig13-mean", 0.0434, None, "4.3 %"),
+        ("cycles-a-record", 22.993, None, "23.0 cycles"),
+        ("ncu-above-1000x", 1793.418, None, "1,793 x"),
+        ("ncu-above-1000x", 12345.6, None, "12,346 x"),
+        ("proton-sampling-20x", 54.412, None, "54.41 x"),
+    ],
+)
+def test_our_value_has_its_unit_and_the_digits_that_count(id_, value, interval, in_words):
+    assert ours(Outcome(CLAIMS[id_], value, interval)) == in_words
+
+
+def test_claims_of_one_command_need_the_same_time_and_hardware():
+    of_command = {claim.command: (claim.minutes, claim.hardware) for claim in CLAIMS.values()}
+    assert {claim.command: (claim.minutes, claim.hardware) for claim in reversed(CLAIMS.values())} == of_command
 
 
 def test_another_head_dim_dtype_or_layout_is_taken_from_its_own_runs(tmp_path):
@@ -175,9 +215,9 @@ def test_a_claim_of_a_timeline_is_about_the_very_entry_that_it_names():
     recorded = read_timeline(RECORDED / "h200/fig11/vanilla.timeline.json")
     cycles = [region.cycles.median for region in recorded.regions]
     assert len(set(cycles[:4])) > 2
-    for place, expected in enumerate(cycles):
+    for place, median in enumerate(cycles):
         claim = BOUND.model_copy(update={"field": f"regions.{place}.cycles.median"})
-        assert evaluate(claim, RECORDED / "h200").value == expected
+        assert evaluate(claim, RECORDED / "h200").value == median
     for field in (f"regions.{len(cycles)}.cycles.median", "regions.first.cycles", "regions", "nosuch", "kernel"):
         with pytest.raises(UsageError, match=f"vanilla.timeline.json has no number {field}"):
             evaluate(BOUND.model_copy(update={"field": field}), RECORDED / "h200")
@@ -277,7 +317,8 @@ def test_a_value_of_two_timelines_and_a_command_of_several_claims_have_all_their
     predicted = evaluate(CLAIMS["improved-predicted-from-vanilla"], folder)
     assert predicted.provenance.cards == {"1111aaaa-1", "2222bbbb-2"}
     day = environment().recorded_at[:10]
-    assert f"| `make fig11` | {day}, cards 1111aaaa and 2222bbbb |" in markdown(tmp_path, "paper").splitlines()
+    (row,) = (row for row in markdown(tmp_path, "paper").splitlines() if row.startswith("| `make fig11` |"))
+    assert row.endswith(f"| {day}, cards 1111aaaa and 2222bbbb |")
 
 
 def test_values_of_this_machines_card_are_told_from_recorded_ones(tmp_path, monkeypatch):
@@ -297,12 +338,14 @@ def test_a_page_says_of_each_command_when_and_on_which_card_its_values_were_reco
     with_fig11_alone(tmp_path / "a100")
     _, _, table = markdown(tmp_path, "paper").partition("\n\n")
     assert table.splitlines() == [
-        "| command | a100, recorded (UTC) | h200, recorded (UTC) |",
-        "|---|---|---|",
-        "| `make fig12` | - | 2026-11-24, card 8b38414a |",
-        "| `make fig11` | 2026-11-24, card 8b38414a | 2026-11-24, card 8b38414a |",
-        "| `make overhead` | - | 2026-11-24, cards 87b41bd1 and 8b38414a |",
-        "| `make lines` | - | 2026-11-21, card 9d679a40 |",
+        "| command | hardware | output | recorded on A100 GPUs (UTC) | recorded on H200 GPUs (UTC) |",
+        "|---|---|---|---|---|",
+        "| `make fig12` | 1 Hopper GPU | `results/<gpu>/fig12.jsonl` | not recorded | 2026-11-24, card 8b38414a |",
+        "| `make fig11` | 1 Hopper GPU | `results/<gpu>/fig11/vanilla.timeline.json`, "
+        "`results/<gpu>/fig11/improved.timeline.json` | 2026-11-24, card 8b38414a | 2026-11-24, card 8b38414a |",
+        "| `make overhead` | none: reads the timelines of `make fig11` and `make examples` | "
+        "`results/<gpu>/overhead.png` | not recorded | 2026-11-24, cards 87b41bd1 and 8b38414a |",
+        "| `make lines` | 1 Hopper GPU | `results/<gpu>/lines.jsonl` | not recorded | 2026-11-21, card 9d679a40 |",
     ]
 
 
@@ -311,18 +354,21 @@ def test_the_command_prints_each_claim_with_the_numbers_of_each_gpu(tmp_path):
     with_fig11_alone(tmp_path / "a100")
     shown = kperf("claims", "--results", tmp_path, COLUMNS="400").stdout
     for gpu in ("h200", "a100"):
-        printed = shown.partition(f"the paper's claims and {gpu}'s numbers")[2].partition("the paper's claims and")[0]
-        of_the_paper, _, our_goals = printed.partition(f"our goals and {gpu}'s numbers")
+        on = f"measured on {gpu.upper()} GPUs"
+        printed = shown.partition(f"the paper's claims, {on}")[2].partition("the paper's claims,")[0]
+        of_the_paper, _, our_goals = printed.partition(f"our goals, {on}")
         missing = {"the paper's claims": 0, "our goals": 0}
         for claim in read_claims():
             outcome = evaluate(claim, tmp_path / gpu)
             recorded = outcome.provenance.in_words()
-            row = [claim.statement, *cells(outcome), outcome.verdict, recorded] if outcome.value is not None else []
+            row = []
+            if outcome.value is not None:
+                row = [claim.statement, expected(claim), ours(outcome), outcome.verdict, recorded]
             lines = (of_the_paper if claim.origin == "paper" else our_goals).splitlines()
             assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
             missing["the paper's claims" if claim.origin == "paper" else "our goals"] += outcome.value is None
         for whose, number in missing.items():
-            line = f"not recorded on {gpu}, or not whole: {number} more of {whose}"
+            line = f"not recorded on {gpu.upper()} GPUs, or not whole: {number} more of {whose}"
             assert (line in printed) == (number > 0)
 
 
@@ -333,7 +379,7 @@ def with_fig11_alone(folder):
     (folder / "fig11").symlink_to(RECORDED / "h200/fig11")
 
 
-def test_the_table_has_two_columns_a_gpu_of_which_one_of_its_claims_is_recorded(tmp_path):
+def test_the_table_has_a_column_for_each_gpu_of_which_one_of_its_claims_is_recorded(tmp_path):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
     alone = markdown(tmp_path, "paper").partition("\n\n")[0]
     with_fig11_alone(tmp_path / "a100")
@@ -341,13 +387,19 @@ def test_the_table_has_two_columns_a_gpu_of_which_one_of_its_claims_is_recorded(
     (tmp_path / "l4" / "fig12.jsonl").touch()
     both = markdown(tmp_path, "paper").partition("\n\n")[0]
     head, line, *rows = [row.split(" | ") for row in both.splitlines()]
-    assert head[6:] == ["a100 (95 % interval)", "verdict", "h200 (95 % interval)", "verdict", "output |"]
+    assert head[4:] == [
+        f"our value on {gpu} GPUs (95 % interval): verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))
+    ]
     assert line[0].count("---") == len(head)
-    of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "slows the vanilla" in row[0])
-    assert of_fig12[6:8] == ["-", "not recorded"]
-    assert of_fig12[8].startswith("0.")
-    assert of_fig11[6:8] == of_fig11[8:10]
-    assert [" | ".join([*row[:6], *row[8:]]) for row in rows] == alone.splitlines()[2:]
+    of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "a launch of vanilla" in row[0])
+    assert of_fig12[2:] == [
+        "5 min",
+        "1.076 x +/- 3 %",
+        "not recorded",
+        "0.936 x (0.927 to 0.944 x): opposite direction |",
+    ]
+    assert of_fig11[2:] == ["3 min", "at most 15 %", "5.2 %: holds", "5.2 %: holds |"]
+    assert [" | ".join([*row[:4], *row[5:]]) for row in rows] == alone.splitlines()[2:]
 
 
 @pytest.mark.parametrize("name", ["regions-of-known-cycles", "fig13-mean", "tune-regret"])
@@ -366,22 +418,23 @@ def test_a_claim_of_which_a_part_is_recorded_says_so(tmp_path, name):
 def test_the_table_of_a_gpu_of_which_no_claim_is_recorded_has_no_column_of_it(tmp_path):
     (tmp_path / "l4").mkdir()
     (tmp_path / "l4" / "fig12.jsonl").touch()
-    head, _, *rows = [row.split(" | ") for row in markdown(tmp_path, "paper").splitlines()]
-    assert head[5:] == ["tolerance", "output |"]
+    table = markdown(tmp_path, "paper").partition("\n\n")[0]
+    head, _, *rows = [row.split(" | ") for row in table.splitlines()]
+    assert head[3:] == ["the paper's value |"]
     assert len(rows) == sum(claim.origin == "paper" for claim in read_claims())
     assert {len(row) for row in rows} == {len(head)}
 
 
 @pytest.mark.parametrize(
-    ("gpu", "folders"),
+    ("gpu", "gpus"),
     [
-        ("NVIDIA H100 80GB HBM3", ["h100-80gb-hbm3"]),
-        ("NVIDIA L4", ["h100-80gb-hbm3", "h200"]),
-        (None, ["h100-80gb-hbm3", "h200"]),
+        ("NVIDIA H100 80GB HBM3", ["H100"]),
+        ("NVIDIA L4", ["H100", "H200"]),
+        (None, ["H100", "H200"]),
     ],
     ids=["recorded", "not recorded", "none"],
 )
-def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, folders):
+def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, gpus):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
     older = tmp_path / "h100-80gb-hbm3"
     older.mkdir()
@@ -392,4 +445,4 @@ def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path
     monkeypatch.setattr(claims, "read_claims", list)
     console = WholeConsole(record=True, width=200, file=io.StringIO())
     assert report(console, tmp_path) == []
-    assert sorted(re.findall(r"the paper's claims and (\S+)'s numbers", console.export_text())) == folders
+    assert sorted(re.findall(r"the paper's claims, measured on (\S+) GPUs", console.export_text())) == gpus

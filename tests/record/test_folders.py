@@ -7,7 +7,7 @@ import pytest
 
 from kperf.errors import UsageError
 from kperf.record import machine
-from kperf.record.store import recorded_folder, recorded_folders
+from kperf.record.store import gpu_in_words, gpu_slug, recorded_folder, recorded_folders
 
 FOLDERS = {"a100": "2026-11-01", "h100-80gb-hbm3": "2026-11-09", "h200": "2026-11-05"}
 
@@ -60,3 +60,17 @@ def test_a_gpu_that_is_named_comes_before_all(monkeypatch, results):
     assert recorded_folder(results, "fig11/vanilla.timeline.json", gpu="a100") == results / "a100"
     with pytest.raises(UsageError, match=r"holds no recorded fig12.jsonl of 'l4': there is a100, h100-80gb-hbm3, h200"):
         recorded_folder(results, gpu="l4")
+
+
+@pytest.mark.parametrize(
+    ("name", "in_words"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100-PCIE"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("AMD Instinct MI300X", "MI300X"),
+    ],
+)
+def test_a_folder_has_the_name_that_people_give_its_gpu(name, in_words):
+    assert gpu_in_words(gpu_slug(name)) == in_words
