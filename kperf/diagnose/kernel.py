@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -488,25 +488,42 @@ def lines_of(operations: Iterable[Operation], but: Operation) -> str:
 
 
 def source_of(frame: Frame | None) -> Source:
-    """The line, and the function that it is in if the file can be read."""
+    """The line, and the function that it is in if the file can be read.
+
+    Of a function's decorator it is the line of its `def`: Python says that a decorated function begins there.
+    """
     if frame is None:
         return Source(file="", line=0)
-    return Source(file=frame.file, line=frame.line, function=_function_at(frame.file, frame.line))
+    around = [found for found in _functions(frame.file) if found.first <= frame.line <= found.last]
+    function = max(around, default=_Function(0, frame.line, 0, ""))
+    return Source(file=frame.file, line=max(frame.line, function.line), function=function.name)
+
+
+class _Function(NamedTuple):
+    """The lines of its first decorator, its `def` and its end."""
+
+    first: int
+    line: int
+    last: int
+    name: str
 
 
 @cache
-def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
+def _functions(file: str) -> tuple[_Function, ...]:
     try:
         tree = ast.parse(Path(file).read_text())
     except (OSError, SyntaxError, ValueError):
         return ()
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return tuple((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes)
-
-
-def _function_at(file: str, line: int) -> str:
-    around = [found for found in _functions(file) if found[0] <= line <= found[1]]
-    return max(around)[2] if around else ""
+    return tuple(
+        _Function(
+            min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
+            node.lineno,
+            node.end_lineno or node.lineno,
+            node.name,
+        )
+        for node in nodes
+    )
 
 
 def source_line(source: Source) -> str:

@@ -9,9 +9,11 @@ import pytest
 import kperf
 from kperf.console import WholeConsole
 from kperf.diagnose import command
+from kperf.diagnose.kernel import source_of
 from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
 from kperf.ir.compile import machine_code
+from kperf.ir.locations import Frame
 from kperf.trace import results
 from kperf.trace.capture import capturer, pc_sampling
 from tests.compat import fake_cupti
@@ -183,6 +185,19 @@ def test_without_samples_findings_are_as_ever(tmp_path, cupti, capfd):
     assert refused["uncoalesced-access"].witness.message.startswith("no samples: another profiler is active")
     assert "samples" not in said
     assert capfd.readouterr().err.count("kperf: nothing is sampled: another profiler is active") == 1
+
+
+def test_a_finding_on_a_whole_function_is_at_its_def_and_not_at_its_decorator(tmp_path):
+    """Where a decorated function begins Python says the line of the decorator."""
+    file = tmp_path / "it.py"
+    file.write_text("@first\n@second(\n    3\n)\ndef outer(x):\n    @third\n    def inner(y):\n        return y\n")
+    found = [source_of(Frame(str(file), line)) for line in range(1, 9)]
+    assert [(one.line, one.function) for one in found] == [
+        *[(5, "outer")] * 5,
+        *[(7, "inner")] * 2,
+        (8, "inner"),
+    ]
+    assert source_of(Frame(str(tmp_path / "gone.py"), 3)).line == 3
 
 
 def test_samples_want_a_script(tmp_path):

@@ -18,12 +18,12 @@ DIM = 128
 
 @triton.jit
 def beam_kv_reorder(cache_ptr, parent_ptr, out_ptr, HEADS, TOKENS, DIM: tl.constexpr):
-    token = tl.program_id(0)  # planted: token-per-program
+    token = tl.program_id(0)
     head = tl.program_id(1)
     beam = tl.program_id(2)
     parent = tl.load(parent_ptr + beam).to(tl.int64)
     d = tl.arange(0, DIM)
-    key = tl.load(cache_ptr + ((parent * HEADS + head) * TOKENS + token) * DIM + d)
+    key = tl.load(cache_ptr + ((parent * HEADS + head) * TOKENS + token) * DIM + d)  # planted: few-bytes-in-flight
     tl.store(out_ptr + ((beam.to(tl.int64) * HEADS + head) * TOKENS + token) * DIM + d, key)
 
 

@@ -38,7 +38,7 @@ def bias_gelu_backward(
     tl.store(dx_ptr + at, dx.to(tl.bfloat16))
     part = tl.sum(dx, axis=0)
     lock_ptr += tl.program_id(0)
-    while tl.atomic_cas(lock_ptr, 0, 1) == 1:  # planted: lock
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:  # planted: atomic-contention
         pass
     tl.store(dbias_ptr + rn, tl.load(dbias_ptr + rn) + part)
     tl.debug_barrier()

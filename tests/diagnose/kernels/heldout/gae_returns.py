@@ -22,7 +22,7 @@ def gae_returns(reward_ptr, value_ptr, alive_ptr, adv_ptr, gamma, lam, STEPS, EN
     after = tl.load(value_ptr + STEPS * ENVS + env)
     for i in range(STEPS):
         at = (STEPS - 1 - i) * ENVS + env
-        reward = tl.load(reward_ptr + at)  # planted: one-step-in-flight
+        reward = tl.load(reward_ptr + at)  # planted: few-bytes-in-flight
         value = tl.load(value_ptr + at)
         alive = tl.load(alive_ptr + at)
         delta = reward + gamma * after * alive - value

@@ -19,7 +19,7 @@ SIDE = 56
 def im2col(x_ptr, out_ptr, TOTAL, CHANNELS, HEIGHT, WIDTH, TAPS, PAD, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ox = at % WIDTH
-    rest = at // WIDTH  # planted: runtime-division
+    rest = at // WIDTH  # planted: loop-division
     oy = rest % HEIGHT
     rest = rest // HEIGHT
     kx = rest % TAPS

@@ -16,12 +16,14 @@ WIDTH = 128
 
 
 @triton.jit
-def jagged_user_bias(x_ptr, offset_ptr, bias_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def jagged_user_bias(
+    x_ptr, offset_ptr, bias_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):  # planted: early-return
     user = tl.program_id(0)
     begin = tl.load(offset_ptr + user)
     end = tl.load(offset_ptr + user + 1)
     first = begin + tl.program_id(1) * BLOCK
-    if first >= end:  # planted: padded-grid
+    if first >= end:
         return
     cols = tl.arange(0, WIDTH)
     event = first + tl.arange(0, BLOCK)

@@ -37,7 +37,7 @@ def kmeans_assign(
             x = tl.load(x_ptr + k * POINTS + rm).to(tl.float32)
             c = tl.load(c_ptr + k * CENTRES + rn).to(tl.float32)
             diff = x[:, None] - c[None, :]
-            dist += diff * diff  # planted: differences-not-products
+            dist += diff * diff  # planted: dot-by-hand
         low, at = tl.min(dist, axis=1, return_indices=True)
         closer = low < best
         label = tl.where(closer, n + at, label)

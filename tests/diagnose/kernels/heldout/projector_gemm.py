@@ -18,10 +18,10 @@ WIDTH_OUT = 2048
 
 
 @triton.jit
-def projector_gemm(
+def projector_gemm(  # planted: tail-wave
     x_desc, w_desc, bias_ptr, y_desc, WIDTH_IN, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    m = tl.program_id(0) * BLOCK_M  # planted: wave-quantisation
+    m = tl.program_id(0) * BLOCK_M
     n = tl.program_id(1) * BLOCK_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, WIDTH_IN, BLOCK_K):

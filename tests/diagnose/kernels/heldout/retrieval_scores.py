@@ -17,7 +17,7 @@ DOCUMENTS = 32768
 DIM = 1024
 
 
-@triton.jit(do_not_specialize=["stride_q", "stride_d", "stride_s"])  # planted: strides-not-specialised
+@triton.jit(do_not_specialize=["stride_q", "stride_d", "stride_s"])
 def retrieval_scores(
     q_ptr,
     d_ptr,
@@ -37,7 +37,7 @@ def retrieval_scores(
     d_at = d_ptr + rn[:, None] * stride_d + rk[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for _ in range(0, DIM, BLOCK_K):
-        acc = tl.dot(tl.load(q_at), tl.load(d_at).T, acc)
+        acc = tl.dot(tl.load(q_at), tl.load(d_at).T, acc)  # planted: narrow-access
         q_at += BLOCK_K
         d_at += BLOCK_K
     tl.store(score_ptr + rm[:, None] * stride_s + rn[None, :], acc.to(tl.bfloat16))

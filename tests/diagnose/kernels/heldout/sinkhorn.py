@@ -20,10 +20,10 @@ def sinkhorn(x_ptr, y_ptr, SIDE: tl.constexpr):
     row = tl.arange(0, SIDE)[:, None]
     col = tl.arange(0, SIDE)[None, :]
     at = tl.program_id(0) * SIDE * SIDE + row * SIDE + col
-    p = tl.load(x_ptr + at)
+    p = tl.load(x_ptr + at)  # planted: repeated-launch
     p = p / tl.sum(p, axis=1)[:, None]
     p = p / tl.sum(p, axis=0)[None, :]
-    tl.store(y_ptr + at, p)  # planted: memory-between-iterations
+    tl.store(y_ptr + at, p)
 
 
 torch.manual_seed(0)

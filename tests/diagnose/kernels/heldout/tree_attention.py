@@ -22,7 +22,7 @@ DIM = 128
 def attend(q, k_ptr, v_ptr, at, keep, top, total, acc, DIM: tl.constexpr, BLOCK_N: tl.constexpr):
     rn = at + tl.arange(0, BLOCK_N)
     rd = tl.arange(0, DIM)
-    k = tl.load(k_ptr + rn[:, None] * DIM + rd[None, :])
+    k = tl.load(k_ptr + rn[:, None] * DIM + rd[None, :])  # planted: redundant-load
     s = tl.where(keep, tl.dot(q, k.T), -1.0e30)
     new_top = tl.maximum(top, tl.max(s, axis=1))
     p = tl.exp2(s - new_top[:, None])
@@ -48,7 +48,7 @@ def tree_attention(
     DIM: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    head = tl.program_id(0)  # planted: keys-per-query-head
+    head = tl.program_id(0)
     request = tl.program_id(1)
     token = tl.arange(0, TREE)
     rd = tl.arange(0, DIM)
