@@ -304,7 +304,7 @@ def cells(row: ProofRow) -> tuple[str, ...]:
     if row.is_clean:
         return row.name, "none", "", "", f"{len(row.severe)} high" if row.severe else "none high", "", "", ""
     if row.finding is None:
-        return row.name, row.fault, str(row.line), "-", "", "", "", row.why
+        return row.name, row.fault, str(row.line), "-", "", "", *_in_words(row.gain, row)
     return _of_finding(row, row.rank, row.finding, row.gain)
 
 
@@ -328,9 +328,15 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
         str(place),
         finding.severity,
         f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
-        f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}" if gain is not None else "",
-        gain.by if gain is not None else row.why.partition(":")[0] or "no change was timed",
+        *_in_words(gain, row),
     )
+
+
+def _in_words(gain: Gain | None, row: ProofRow) -> tuple[str, str]:
+    """A measured gain, and the change that was timed; else why there is none."""
+    if gain is None:
+        return "", row.why.partition(":")[0] or "no change was timed"
+    return f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}", gain.by
 
 
 def markdown(folder: Path, *, held_out: bool) -> str:

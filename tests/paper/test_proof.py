@@ -150,6 +150,12 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
     assert (third.gain, third.off, other.finding, silent.gain) == (None, None, None, None)
 
 
+def test_a_fault_that_is_not_named_has_the_gain_of_its_fixed_copy():
+    timed = {"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [1.5] * 6}
+    cells = proof.cells(made("missed", finding("spills", 8), fixed=timed))
+    assert cells == ("missed", "spills", "7", "-", "", "", "2.00 x, 2.00 to 2.00", "a fixed copy")
+
+
 def test_totals_name_what_misses_them():
     assert proof.sentences(ROWS_MADE) == [
         "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, and the "
@@ -229,7 +235,7 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
     assert lines[0].startswith("Recorded on ")
     assert lines[2] == f"- {proof.sentences(ROWS_MADE)[0]}"
     assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
-    assert "| other | spills | 7 | - |  |  |  |  |" in lines
+    assert "| other | spills | 7 | - |  |  |  | no change was timed |" in lines
     assert any(line.startswith("| third | spills | 7 | 3 |") and "no change was timed |" in line for line in lines)
     assert not any("alarm |" in line or proof.SLOWER in line for line in lines)
 
