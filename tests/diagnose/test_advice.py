@@ -422,6 +422,7 @@ def test_a_row_that_lies_in_memory_is_severe_and_one_that_asks_for_many_bytes_is
         ("planted/while_loop", "loads-not-pipelined", 1.8 * 1.955),  # it spills: 5.2 x were measured on an H200
         ("planted/scaled_sum", "wgmma-serialised", 1.3 * 2.358),  # it spills too: 3.1 x
         ("drafts/atomic_sum", "atomic-contention", (1024 * 1.76 + 4096 / 3900) / (1.76 + 4096 / 3900)),  # 828 x
+        ("drafts/tree_attention", "wgmma-unused", 4**0.5),  # 16 rows of 64: 2.8 x
         ("planted/many_threads", "idle-threads", 8),  # 8 CTAs of 256 bytes, where 25 KB have to be in flight
     ],
 )

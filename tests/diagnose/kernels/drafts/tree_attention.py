@@ -22,8 +22,8 @@ DIM = 128
 def attend(q, k_ptr, v_ptr, at, keep, top, total, acc, DIM: tl.constexpr, BLOCK_N: tl.constexpr):
     rn = at + tl.arange(0, BLOCK_N)
     rd = tl.arange(0, DIM)
-    k = tl.load(k_ptr + rn[:, None] * DIM + rd[None, :])  # planted: redundant-load
-    s = tl.where(keep, tl.dot(q, k.T), -1.0e30)
+    k = tl.load(k_ptr + rn[:, None] * DIM + rd[None, :])
+    s = tl.where(keep, tl.dot(q, k.T), -1.0e30)  # planted: wgmma-unused
     new_top = tl.maximum(top, tl.max(s, axis=1))
     p = tl.exp2(s - new_top[:, None])
     fade = tl.exp2(top - new_top)
