@@ -320,6 +320,7 @@ def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named
             of_compiled(launch.kernel, SM_90A, launch.grid),
             numbers=launches.histories.numbers(launch.kernel),
             lengths=launches.histories.lengths(launch.kernel),
+            multiples=launches.histories.multiples(launch.kernel),
             tuned=launch.kernel.hash in launches.tuned,
         )
         for launch in launches.kernels

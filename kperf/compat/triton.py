@@ -195,6 +195,38 @@ def specialisation_of(kernel: CompiledKernel) -> dict[str, str]:
     return found
 
 
+ANNOTATION = "a type annotation"
+"""What keeps the JIT from specialising a kernel for the number 1, beside its lists of arguments."""
+
+
+@dataclass(frozen=True)
+class Unspecialised:
+    """What keeps the JIT from specialising a kernel for an argument's value, as the source has it.
+
+    multiple: from knowing that it is a multiple of 16, or begins at one; one: that it is 1. Empty where nothing does.
+    """
+
+    multiple: str
+    one: str
+
+
+def unspecialised(kernel: CompiledKernel) -> dict[str, Unspecialised]:
+    """Of arguments that are no constexprs, by name; empty if the kernel came without its source.
+
+    `do_not_specialize` keeps both from the compiler, `do_not_specialize_on_alignment` multiples alone, and a type as
+    annotation (`stride: int`) the number 1 alone (`create_function_from_signature`).
+    """
+    found = {}
+    for one in getattr(getattr(kernel.src, "fn", None), "params", ()):
+        if not one.is_constexpr:
+            both = "do_not_specialize" if one.do_not_specialize else ""
+            found[one.name] = Unspecialised(
+                both or ("do_not_specialize_on_alignment" if one.do_not_specialize_on_alignment else ""),
+                both or (ANNOTATION if one.annotation_type else ""),
+            )
+    return found
+
+
 def source_with(kernel: CompiledKernel, constexprs: Mapping[str, Any]) -> ASTSource:
     """What a kernel was compiled from, with other values of some of its constexprs."""
     source = kernel.src

@@ -105,6 +105,7 @@ class Experiments:
             kernel,
             numbers=self._histories.numbers(compiled),
             lengths=self._histories.lengths(compiled),
+            multiples=self._histories.multiples(compiled),
             history=self._histories.of(compiled),
         )
 

@@ -18,6 +18,9 @@ from kperf.compat.triton import (
     specialisation_of,
 )
 
+_MULTIPLE = 16
+"""Triton specialises a kernel for arguments that are multiples of it."""
+
 
 @dataclass
 class Compilation:
@@ -107,6 +110,7 @@ class Histories:
         self._first: dict[Any, str] = {}
         self._numbers: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, dict[str, int]] = {}
+        self._multiples: dict[str, frozenset[str]] = {}
 
     def note(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """A launch, inside of `noted_calls`."""
@@ -139,7 +143,9 @@ class Histories:
         return series
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
-        """Those of a kernel's first launch, also where a tuner tries it."""
+        """Those of a kernel's first launch, also where a tuner tries it, and which are multiples of 16 in each."""
+        multiples = multiples_of(kernel, call)
+        self._multiples[kernel.hash] = self._multiples.get(kernel.hash, multiples) & multiples
         if kernel.hash not in self._numbers:
             self._numbers[kernel.hash] = numbers_of(kernel, call)
             self._lengths[kernel.hash] = lengths_of(kernel, call)
@@ -151,6 +157,10 @@ class Histories:
     def lengths(self, kernel: CompiledKernel) -> dict[str, int]:
         """How many elements the tensors have that a kernel's first launch is given, by the argument's name."""
         return self._lengths.get(kernel.hash, {})
+
+    def multiples(self, kernel: CompiledKernel) -> frozenset[str]:
+        """Arguments that are multiples of 16, or tensors that begin at multiples of 16 bytes, in all launches."""
+        return self._multiples.get(kernel.hash, frozenset())
 
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""
@@ -185,6 +195,17 @@ def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
 def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
     """Elements of the tensors that a launch gives a kernel's function, by name; none where it leaves arguments out."""
     return {name: value.numel() for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+
+
+def multiples_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[str]:
+    """Integers that are multiples of 16 in a launch, and tensors that begin at multiples of 16 bytes, by name."""
+    tensors = {name for name, value in _named(kernel, call) if _is_aligned(value)}
+    return frozenset(tensors | {name for name, number in numbers_of(kernel, call).items() if number % _MULTIPLE == 0})
+
+
+def _is_aligned(value: Any) -> bool:
+    """Whether it is a tensor that begins where memory does, which torch aligns, or a multiple of 16 bytes behind."""
+    return isinstance(value, torch.Tensor) and _place_of(value).first % _MULTIPLE == 0
 
 
 def _named(kernel: CompiledKernel, call: LaunchCall) -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kperf.arch import Arch, of
-from kperf.compat.triton import CompiledKernel, constexprs_of, python_function
+from kperf.compat.triton import CompiledKernel, constexprs_of, python_function, unspecialised
 from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.kernel import OPTIONS, Kernel
@@ -79,6 +79,7 @@ def of_compiled(
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch) if assembled else "",
         grid=grid,
         constants=_constants(kernel),
+        unspecialised=unspecialised(kernel) if isinstance(kernel, CompiledKernel) else {},
         is_gluon="ttir" not in kernel.asm,
     )
 
@@ -100,6 +101,7 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
             of_compiled(launch.kernel, arch, launch.grid),
             numbers=found.histories.numbers(launch.kernel),
             lengths=found.histories.lengths(launch.kernel),
+            multiples=found.histories.multiples(launch.kernel),
             tuned=(tuned := launch.kernel.hash in found.tuned),
             history=found.histories.of(launch.kernel, tuned=tuned),
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import Arch, operations
+from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import History
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Compiled, Resources
@@ -113,7 +114,9 @@ class Kernel:
     compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources,
     ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
     known. grid: of a launch, None without one.
-    numbers: the integers of the launch, by name. lengths: elements of its tensors, by name.
+    numbers: the integers of the launch, by name. lengths: elements of its tensors, by name. multiples: arguments that
+    are multiples of 16, or begin at one, in each launch. unspecialised: what keeps the JIT from telling the compiler of
+    an argument's value, by name. told: arguments of which the compiler is taken to know what the JIT could tell it.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
     known. history: of its function's launches in a script; None without one, and empty where another
@@ -133,6 +136,9 @@ class Kernel:
     grid: tuple[int, int, int] | None = None
     numbers: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    multiples: frozenset[str] = frozenset()
+    unspecialised: Mapping[str, Unspecialised] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
     tuned: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
     history: History | None = None
@@ -165,12 +171,12 @@ class Kernel:
     @cached_property
     def values(self) -> Values:
         """Its index arithmetic."""
-        return Values(self.module, self.known, self.next_along)
+        return Values(self.module, self.known, self.next_along, self.told)
 
     @cached_property
     def launched_values(self) -> Values:
         """Its index arithmetic with all integers of the launch, also of those that are no strides."""
-        return Values(self.module, self.known | self.numbers, self.next_along)
+        return Values(self.module, self.known | self.numbers, self.next_along, self.told)
 
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""
@@ -203,7 +209,7 @@ class Kernel:
     @cached_property
     def parameters(self) -> dict[str, Argument]:
         """The arguments of its function by name, without `%`."""
-        return {argument.name.removeprefix("%"): argument for argument in arguments_of(self.module)}
+        return {argument.name.removeprefix("%"): argument for argument in arguments_of(self.module, self.told)}
 
     @property
     def num_warps(self) -> int:
@@ -394,12 +400,23 @@ class Kernel:
     def strides_of_one(self, access: Access) -> tuple[str, ...]:
         """The arguments that are 1 at the launch and the stride by which elements lie side by side.
 
-        Another argument of the address may be 1 too, as a number of heads.
+        The compiler does not know it: else they were no arguments. Another argument of the address may be 1 too, as a
+        number of heads.
         """
         if not access.has_neighbours:
             return ()
-        ones = [name for name in self._numbers_of(access) if self.known.get(name) == 1]
+        ones = [name for name in self._numbers_of(access) if self.known.get(name) == 1 and name not in self.told]
         return tuple(name for name in ones if not self._if(access, name, _NO_STRIDE).has_neighbours)
+
+    @cached_property
+    def hidden(self) -> dict[str, str]:
+        """Arguments that are 1 or multiples of 16 at the launch, and what keeps this from the compiler."""
+        found = {}
+        for name, one in self.unspecialised.items():
+            by = one.one if self.numbers.get(name) == 1 else one.multiple if name in self.multiples else ""
+            if by and name in self.parameters:
+                found[name] = by
+        return found
 
     def descriptor_in_parts(self, access: Access) -> str:
         """The descriptor, made on the host, whose parts the kernel gets and computes the address from; else empty."""

@@ -13,6 +13,7 @@ from kperf.diagnose.kernel import (
     TMA_LOADS,
     Kernel,
     inside,
+    loops_around,
     mma_element,
     mma_shape,
     own,
@@ -21,6 +22,9 @@ from kperf.diagnose.thresholds import BUSY_INTENSITY
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_arguments
+
+_BARRIERS = ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print")
+"""Across which no load is moved."""
 
 
 def loaded_bytes(kernel: Kernel, operations: Iterable[Operation]) -> int:
@@ -87,6 +91,45 @@ def is_recurrence(loop: Operation) -> bool:
     sums = [begin for begin, end in carried(loop) if end in reached(loop, [begin])]
     made = reached(loop, sums)
     return any(op.name in STORES and stored(op) in made for op in own(loop))
+
+
+def index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | None:
+    """The load in the same loop from which an address comes."""
+    todo, seen = [kernel.values.maker(op, 0)], set()
+    while todo:
+        maker = todo.pop()
+        if maker is None or maker.line in seen or loop not in loops_around(maker):
+            continue
+        if maker.name == "tt.load":
+            return maker
+        seen.add(maker.line)
+        todo += [kernel.values.maker(maker, place) for place in range(len(maker.operands))]
+    return None
+
+
+def never_ahead(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str] | None:
+    """Why the compiler loads a tile ahead in no loop of this structure, and what to do; None where it may.
+
+    op: a load of the loop.
+    """
+    if loop.name == "scf.while":
+        return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
+    around = list(own(loops_around(op)[0]))
+    if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in around):
+        return "it is in a branch of the loop", "load before the branch, with the branch's condition as the mask"
+    if any(inner.name in _BARRIERS for inner in around):
+        return (
+            "the compiler pipelines no loop with a barrier or a print",
+            "remove tl.debug_barrier and prints from the loop",
+        )
+    if any(inner.name == "scf.for" for inner in around):
+        return "another loop is inside this loop", "flatten the two loops into one, or pipeline the inner loop"
+    if index_load(kernel, loop, op) is not None:
+        return (
+            "its address depends on another load of the same iteration",
+            "load the indices an iteration ahead, in a variable that the loop carries",
+        )
+    return None
 
 
 def own_stages(kernel: Kernel, loop: Operation) -> int | None:

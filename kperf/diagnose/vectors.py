@@ -2,15 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from kperf.compat.triton import ANNOTATION
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, mask_place
-from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.diagnose.kernel import LOADS, MMAS, STORES, Access, Kernel, lines_of, loops_around, mask_place, own
+from kperf.diagnose.loops import never_ahead, own_stages
+from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
@@ -57,12 +59,75 @@ def wrapped(divisors: tuple[str, ...]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """Arguments that the launch gives as multiples of 16, or as 1, of which the source keeps it from the compiler.
+
+    by: what keeps each argument's value from the compiler, by name, in the order of the function. numbers: those of the
+    launch, by name; of a tensor, which begins at a multiple of 16 bytes, there is none.
+    """
+
+    by: Mapping[str, str]
+    numbers: Mapping[str, int]
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """As `FROM_MEMORY`."""
+        return (
+            f"because of {_and(_distinct(self.by.values()))}, the compiler does not know that at this launch "
+            + ", and that ".join(self._facts()),
+            _and(self._removals()) + (f"; or {_and(self._rewrites())}" if self._rewrites() else ""),
+        )
+
+    def _facts(self) -> list[str]:
+        """What is so at the launch."""
+        ones, multiples, tensors = self._kinds()
+        facts = []
+        if multiples:
+            are = "is a multiple" if len(multiples) == 1 else "are multiples"
+            at = ", ".join(_distinct(str(self.numbers[name]) for name in multiples))
+            facts.append(f"{_and(multiples)} {are} of 16 ({at})")
+        if tensors:
+            facts.append(f"{_and(tensors)} {agreeing(len(tensors), 'begins', 'begin')} at a multiple of 16 bytes")
+        if ones:
+            facts.append(f"{_and(ones)} {agreeing(len(ones), 'is', 'are')} 1")
+        return facts
+
+    def _removals(self) -> list[str]:
+        """What lets Triton specialise the kernel."""
+        removals = []
+        for what in _distinct(self.by.values()):
+            names = _and([name for name in self.by if self.by[name] == what])
+            removals.append(f"remove {f'the annotation of {names}' if what == ANNOTATION else f'{names} from {what}'}")
+        return removals
+
+    def _rewrites(self) -> list[str]:
+        """What to do instead. `tl.multiple_of` of an argument has no effect in Triton 3.6: operations keep the hint."""
+        ones, multiples, tensors = self._kinds()
+        if tensors:
+            return []
+        rewrites = []
+        if multiples:
+            likewise = f" (likewise for {_and(multiples[1:])})" if multiples[1:] else ""
+            rewrites.append(f"write {multiples[0]} // 16 * 16 in place of {multiples[0]}{likewise}")
+        if ones:
+            rewrites.append(f"declare {_and(ones)} as tl.constexpr")
+        return rewrites
+
+    def _kinds(self) -> tuple[list[str], list[str], list[str]]:
+        """Numbers that are 1, other numbers, tensors."""
+        numbers = [name for name in self.by if name in self.numbers]
+        ones = [name for name in numbers if self.numbers[name] == 1]
+        return ones, [name for name in numbers if name not in ones], [name for name in self.by if name not in numbers]
+
+
+@dataclass(frozen=True)
 class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
     stride, or the divisors where it is a remainder, or what is divided where it is a quotient, or the descriptor; none
-    of a mask that is data, or of a base that is read from memory.
+    of a mask that is data, or of a base that is read from memory. hidden: arguments without which nothing forbids it,
+    and of which the source keeps from the compiler what they are; else empty.
     """
 
     access: Access
@@ -70,6 +135,7 @@ class Vector:
     possible_bytes: int
     cause: Cause
     unknown: tuple[str, ...]
+    hidden: frozenset[str]
 
 
 def findings(
@@ -80,13 +146,14 @@ def findings(
     `reasons`: by cause, what forbids larger pieces and what to do. Without a launch a number of which no multiple is
     known may be one: then the finding is a hint.
     """
-    of_cause: dict[tuple[Cause, tuple[str, ...]], list[Vector]] = defaultdict(list)
+    of_cause: dict[tuple[Cause, tuple[str, ...]] | None, list[Vector]] = defaultdict(list)
     for vector in vectors(kernel):
         if vector.cause in reasons:
-            of_cause[vector.cause, vector.unknown].append(vector)
+            of_cause[None if vector.hidden else (vector.cause, vector.unknown)].append(vector)
     for alike in of_cause.values():
         worst = max(alike, key=_cost)
-        why, advice = reasons[worst.cause](worst)
+        hidden = _hidden(kernel, (name for one in alike for name in one.hidden))
+        why, advice = hidden.reason if hidden is not None else reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
         small = _share(kernel, alike) * _PART < 1
         declared = worst.cause not in ("stride", "quotient")
@@ -133,8 +200,60 @@ def vectors(kernel: Kernel) -> list[Vector]:
         why, possible = _in_the_way(kernel, access), _possible(kernel, access)
         machine = kernel.machine_bytes(access.operation) if why is not None else None
         if why is not None and machine is not None and machine < possible:
-            found.append(Vector(access, machine, possible, *why))
+            found.append(Vector(access, machine, possible, *why, frozenset(_hidden_from(kernel, access))))
     return found
+
+
+def hidden_of(kernel: Kernel, accesses: Iterable[Access]) -> Hidden | None:
+    """The arguments that alone forbid larger pieces of some of these accesses, because of what the source says.
+
+    None where the compiler knows all that it can, or where something else is in the way too.
+    """
+    return _hidden(kernel, (name for access in accesses for name in _hidden_from(kernel, access)))
+
+
+def hidden_in_loop(kernel: Kernel, loop: Operation) -> Hidden | None:
+    """Those for which alone a loop with MMAs loads tiles into registers when they are due, and not ahead.
+
+    A thread has to ask for `LEAST_AHEAD_BYTES` at once, and gets one element. None as of `hidden_of`.
+    """
+    operations = list(own(loop))
+    if not any(op.name in MMAS for op in operations) or (own_stages(kernel, loop) or kernel.num_stages) == 1:
+        return None
+    due = {op.line for op in operations if op.name == "tt.load" and never_ahead(kernel, loop, op) is None}
+    narrow = (one for one in kernel.accesses if one.operation.line in due and one.tensor.bytes < LEAST_AHEAD_BYTES)
+    return hidden_of(kernel, narrow)
+
+
+def _hidden(kernel: Kernel, names: Iterable[str]) -> Hidden | None:
+    found = set(names)
+    by = {name: kernel.hidden[name] for name in kernel.parameters if name in found}
+    return Hidden(by, kernel.numbers) if by else None
+
+
+def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
+    """The arguments of an access that have to be told to the compiler, where this is enough; empty where it is not."""
+    names = [name for name in kernel.hidden if name in access.value.arguments or name in _limits(kernel, access)]
+    if not names or not _is_cut(kernel, access, ()) or _is_cut(kernel, access, names):
+        return []
+    needed = [name for name in names if _is_cut(kernel, access, [other for other in names if other != name])]
+    return needed or names
+
+
+def _is_cut(kernel: Kernel, access: Access, told: Iterable[str]) -> bool:
+    """Whether something forbids larger pieces of an access where the compiler is told of these arguments."""
+    place = [one.operation for one in kernel.accesses].index(access.operation)
+    informed = replace(kernel, told=frozenset(told))
+    return _in_the_way(informed, informed.accesses[place]) is not None
+
+
+def _and(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def _distinct(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))
 
 
 def _in_the_way(  # noqa: PLR0911 (a case a cause)

@@ -91,15 +91,16 @@ class Argument:
     divisible: bool
 
 
-def arguments_of(module: Module) -> list[Argument]:
-    """The arguments of the module's function, in order."""
+def arguments_of(module: Module, multiples: frozenset[str] = frozenset()) -> list[Argument]:
+    """The arguments of the module's function, in order; `multiples`: names of some that are taken as divisible."""
     inside = module.function.rest.partition("(")[2].rpartition(" attributes ")[0] or module.function.rest
     arguments = []
     for part in split_commas(inside):
         match = re.match(r"(%[\w$.-]+): (\S.*?)(?: \{(.*)\})?\)?$", part)
         if match is not None:
-            divisible = re.search(r"tt\.divisibility = (\d+)", match[3] or "")
-            arguments.append(Argument(match[1], match[2], divisible is not None and int(divisible[1]) % 16 == 0))
+            known = re.search(r"tt\.divisibility = (\d+)", match[3] or "")
+            divisible = match[1].removeprefix("%") in multiples or (known is not None and int(known[1]) % 16 == 0)
+            arguments.append(Argument(match[1], match[2], divisible))
     return arguments
 
 
@@ -121,9 +122,16 @@ def inner_strides(module: Module) -> dict[str, str]:
 class Values:
     """The numbers behind the SSA names of a module, each computed when it is first asked for."""
 
-    def __init__(self, module: Module, known: dict[str, int] | None = None, next_along: str = "") -> None:
+    def __init__(
+        self,
+        module: Module,
+        known: dict[str, int] | None = None,
+        next_along: str = "",
+        multiples: frozenset[str] = frozenset(),
+    ) -> None:
         """`known`: the numbers of arguments, by name without `%`, where a launch says them.
 
+        `multiples`: arguments that are taken as multiples of 16, beside those that the compiler knows to be some.
         The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`.
         """
         self._programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
@@ -134,7 +142,7 @@ class Values:
                 self._made[_line(op.parent), result] = op
             if op.name in ("scf.for", "scf.while"):
                 self._carried |= {(region.line, name): carried for region, name, carried in _carried_by(op)}
-        self._arguments = {argument.name: argument for argument in arguments_of(module)}
+        self._arguments = {argument.name: argument for argument in arguments_of(module, multiples)}
         self._sampled = {
             name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
             for place, (name, argument) in enumerate(self._arguments.items())

@@ -5,6 +5,7 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.thresholds import SPILLED_SHARE
 
 pytestmark = pytest.mark.kernels
 
@@ -20,6 +21,26 @@ def scaled(x, y, n, sx ANNOTATION, sy ANNOTATION, BLOCK: tl.constexpr):
 n = 1 << 24
 x, y = torch.empty(n, device="cuda"), torch.empty(n, device="cuda")
 scaled[(n // 1024,)](x, y, n, SX, SY, BLOCK=1024)
+"""
+
+HIDDEN = """
+import torch, triton, triton.language as tl
+
+@triton.jit(DECORATOR)
+def gemm(a, b, c, N, K, lda, bn, ldb, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    a += rm[:, None] * lda + rk[None, :]
+    b += rk[:, None] * ldb + rn[None, :] * bn
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a)
+        acc = tl.dot(x, tl.load(b), acc)
+        a += BK
+        b += BK * ldb
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+
+a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+gemm[(32, 32)](a, b, c, 4096, 4096, 4096, 1, WIDTH, BM=128, BN=128, BK=64, num_warps=8, num_stages=3)
 """
 
 
@@ -38,13 +59,16 @@ def rows(tmp_path, *, left="", annotation="", sx=1, sy=1):
 @pytest.mark.parametrize(("left", "annotation"), [("", ": int"), ("'sx', 'sy'", "")])
 def test_a_stride_of_1_for_which_nothing_is_compiled_costs_vectors_and_no_sectors(tmp_path, left, annotation):
     found = rows(tmp_path, left=left, annotation=annotation)
-    assert set(found) == {("narrow-access", 7), ("narrow-access", 8)}
+    assert set(found) == {("narrow-access", 7)}
     one = found["narrow-access", 7]
+    by, removed = ("a type annotation", "the annotation of sx and sy")
+    if left:
+        by, removed = ("do_not_specialize", "sx and sy from do_not_specialize")
     assert one.message == (
-        "a thread loads 4 bytes at a time where 16 bytes are contiguous: sx is 1 at this launch, and the kernel is "
-        "compiled for any number"
+        "a thread loads 4 bytes at a time where 16 bytes are contiguous (likewise on line 8): "
+        f"because of {by}, the compiler does not know that at this launch sx and sy are 1"
     )
-    assert one.advice.startswith("declare sx as tl.constexpr; or remove the annotation")
+    assert one.advice == f"remove {removed}; or declare sx and sy as tl.constexpr"
     assert (one.severity, one.estimate.speedup) == ("medium", 2.0)
 
 
@@ -57,6 +81,89 @@ def test_a_stride_of_0_is_one_number_for_all_and_others_lie_apart(tmp_path):
     apart = rows(tmp_path, annotation=": int", sx=64)
     assert apart["uncoalesced-access", 7].severity == "high"
     assert ("uncoalesced-access", 8) not in apart
+
+
+@pytest.mark.parametrize(
+    ("decorator", "advice"),
+    [
+        ('do_not_specialize=["lda", "ldb"]', "remove lda and ldb from do_not_specialize; or write lda // 16 * 16"),
+        ("do_not_specialize=[5, 7]", "remove lda and ldb from do_not_specialize; or write lda // 16 * 16"),
+        ('do_not_specialize_on_alignment=["ldb"]', "remove ldb from do_not_specialize_on_alignment; or write ldb"),
+        ('do_not_specialize=["bn"]', "remove bn from do_not_specialize; or declare bn as tl.constexpr"),
+        ('do_not_specialize=["N"]', None),
+    ],
+)
+def test_what_the_source_keeps_from_the_compiler_is_named_where_loads_are_not_ahead(tmp_path, decorator, advice):
+    (diagnosis,) = of_script(tmp_path, HIDDEN.replace("DECORATOR", decorator).replace("WIDTH", "4096"))
+    found = {one.id: one for one in diagnosis.findings}
+    assert ("loads-not-pipelined" in found) == (advice is not None)
+    if advice is not None:
+        one = found["loads-not-pipelined"]
+        assert one.severity == "high"
+        assert one.advice.startswith(advice)
+        assert found["narrow-access"].advice.startswith(advice)
+
+
+def test_what_loads_that_are_not_ahead_cause_is_no_severe_finding_of_its_own(tmp_path):
+    text = HIDDEN.replace("DECORATOR", 'do_not_specialize=["lda", "ldb"]').replace("WIDTH", "4096")
+    (diagnosis,) = of_script(tmp_path, text.replace("(32, 32)", "(32, 16)").replace("BN=128", "BN=256"))
+    first, *_ = diagnosis.findings
+    assert (first.id, first.severity) == ("loads-not-pipelined", "high")
+    assert "does not know that at this launch lda and ldb are multiples of 16 (4096)" in first.message
+    (spills,) = (one for one in diagnosis.findings if one.id == "register-spills")
+    assert spills.evidence["share_of_instructions"] > SPILLED_SHARE
+    assert spills.severity == "low"
+    assert spills.message.startswith("a consequence of the loads that are not pipelined")
+    assert spills.advice.startswith("first remove lda and ldb from do_not_specialize")
+
+
+@pytest.mark.parametrize(
+    ("width", "stages", "in_place_of"),
+    [("4099", 3, "ldb"), ("4096", 1, "ldb"), ("4096", 3, "ldb // 16 * 16")],
+    ids=["no multiple", "one stage", "written so"],
+)
+def test_where_something_else_is_in_the_way_the_source_is_not_blamed(tmp_path, width, stages, in_place_of):
+    text = HIDDEN.replace("DECORATOR", 'do_not_specialize=["ldb"]').replace("WIDTH", width)
+    text = text.replace("rk[:, None] * ldb", f"rk[:, None] * ({in_place_of})").replace(
+        "num_stages=3", f"num_stages={stages}"
+    )
+    (diagnosis,) = of_script(tmp_path, text)
+    said = [one.advice for one in diagnosis.findings if one.id == "loads-not-pipelined"]
+    assert not any("do_not_specialize" in advice for advice in said)
+    assert bool(said) == (in_place_of == "ldb")
+
+
+SHIFTED_ROWS = """
+import torch, triton, triton.language as tl
+
+@triton.jit(do_not_specialize=[LEFT])
+def doubled(x, y, n, stride, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * stride
+    value = tl.load(x + row + i, mask=i < n)
+    tl.store(y + row + i, value * 2, mask=i < n)
+
+x = torch.empty(1 << 25, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+for first, stride in LAUNCHES:
+    doubled[(4096,)](x[first:], y, 4096, stride, BLOCK=4096)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "launches", "rule", "advice"),
+    [
+        ("'stride'", [(0, 4112)], "narrow-access", "remove stride from do_not_specialize; or write stride // 16 * 16"),
+        ("'n'", [(0, 4112)], "mask-stops-vectors", "remove n from do_not_specialize; or write n // 16 * 16"),
+        ("'x'", [(0, 4112)], "narrow-access", "remove x from do_not_specialize"),
+        ("'x'", [(1, 4112)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),
+        ("'stride'", [(0, 4112), (0, 4111)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),
+    ],
+)
+def test_what_is_a_multiple_of_16_in_all_launches_is_to_be_specialised(tmp_path, left, launches, rule, advice):
+    (diagnosis,) = of_script(tmp_path, SHIFTED_ROWS.replace("LEFT", left).replace("LAUNCHES", str(launches)))
+    found = {one.id: one for one in diagnosis.findings}
+    assert found[rule].advice.startswith(advice)
 
 
 PADDED = """

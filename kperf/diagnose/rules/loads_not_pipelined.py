@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, inside, loops_around, own
-from kperf.diagnose.loops import own_stages, with_stages
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, own
+from kperf.diagnose.loops import index_load, never_ahead, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
 from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, SM_BYTES_IN_FLIGHT
-from kperf.diagnose.vectors import FROM_MEMORY, passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.vectors import FROM_MEMORY, hidden_in_loop, hidden_of, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -172,7 +172,7 @@ def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     """Tiles of a loop without MMAs whose addresses its iteration loads first: it waits for memory twice."""
     for op in own(loop):
         sizes = [tensor.size for tensor in tensor_types(op.rest)] if op.name == "tt.load" else []
-        first = _index_load(kernel, loop, op) if max(sizes, default=0) >= _SMALL else None
+        first = index_load(kernel, loop, op) if max(sizes, default=0) >= _SMALL else None
         if first is not None:
             at = frame_of(first)
             tiles = max(sizes) * max(tensor.bytes for tensor in tensor_types(op.rest))
@@ -191,26 +191,16 @@ def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             )
 
 
-def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | None:
-    """The load in the same loop from which an address comes."""
-    todo, seen = [kernel.values.maker(op, 0)], set()
-    while todo:
-        maker = todo.pop()
-        if maker is None or maker.line in seen or loop not in loops_around(maker):
-            continue
-        if maker.name == "tt.load":
-            return maker
-        seen.add(maker.line)
-        todo += [kernel.values.maker(maker, place) for place in range(len(maker.operands))]
-    return None
+def _few(kernel: Kernel, thread_bytes: int) -> str:
+    takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
+    return (
+        f"the compiler can prove only {thread_bytes} contiguous bytes of a thread, and {takes} {LEAST_AHEAD_BYTES} or "
+        "more"
+    )
 
 
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
-    takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
-    few = (
-        f"the compiler can prove only {access.thread_bytes} contiguous bytes of a thread, and {takes} "
-        f"{LEAST_AHEAD_BYTES} or more"
-    )
+    few = _few(kernel, access.thread_bytes)
     if descriptor := kernel.descriptor_in_parts(access):
         why, advice = passed_in_parts(descriptor)
     elif divisors := wrapped_by(kernel, access):
@@ -250,26 +240,15 @@ def _reason(  # noqa: PLR0911 (a case a reason)
 ) -> tuple[str, str]:
     """Why no load is ahead of its use, and what to do; `wanted`: how many stages are advised."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
-    around = loops_around(op)[0]
     stages = own_stages(kernel, loop) or kernel.num_stages
     if stages == 1 and loop.name == "scf.for":
         return _ONE_STAGE, with_stages(kernel, loop, wanted)
-    if loop.name == "scf.while":
-        return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
-    if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):
-        return "it is in a branch of the loop", "load before the branch, with the branch's condition as the mask"
-    if any(inner.name in ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print") for inner in own(around)):
-        return (
-            "the compiler pipelines no loop with a barrier or a print",
-            "remove tl.debug_barrier and prints from the loop",
-        )
-    if any(inner.name == "scf.for" for inner in own(around)):
-        return "another loop is inside this loop", "flatten the two loops into one, or pipeline the inner loop"
-    if _index_load(kernel, loop, op) is not None:
-        return (
-            "its address depends on another load of the same iteration",
-            "load the indices an iteration ahead, in a variable that the loop carries",
-        )
+    if (structure := never_ahead(kernel, loop, op)) is not None:
+        return structure
+    hidden = hidden_in_loop(kernel, loop)
+    if hidden is not None and access is not None and hidden_of(kernel, [access]) is not None:
+        why, advice = hidden.reason
+        return f"{_few(kernel, access.tensor.bytes)}; {why}", advice
     if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES:
         return _few_bytes(kernel, access)
     if _is_turned(kernel, loop, op, access):

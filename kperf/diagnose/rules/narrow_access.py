@@ -26,8 +26,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _of_alignment(vector: Vector) -> tuple[str, str]:
     return (
         f"its address depends on {no_multiple(vector.unknown)}, so that rows may begin anywhere",
-        "pass tensors and strides that are multiples of 16 (pad the rows), or write "
-        f"tl.multiple_of({vector.unknown[0]}, 16) in the kernel if that always holds",
+        "pass tensors that begin at multiples of 16 bytes, and strides that are multiples of 16 (pad the rows)",
     )
 
 

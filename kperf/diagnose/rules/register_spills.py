@@ -8,11 +8,15 @@ from kperf.diagnose.largest import largest_value
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import spills
-from kperf.trace.analyze.finding import Finding
+from kperf.diagnose.vectors import hidden_in_loop
+from kperf.trace.analyze.finding import Finding, Level
 
 _FEW = 0.5
 """Of the registers that a thread may have: where values do not fit into all of them, ptxas may give it far fewer. A
 chunk of linear attention in float32 got 32, and spilled 14336 bytes; with maxnreg=255 it spilled 3280."""
+_HINT = 1.02, 1.0, 1.1
+"""Of what another finding's advice ends, or no loop does."""
+_AFTER = "a consequence of the loads that are not pipelined, whose tiles fill the registers: "
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -49,16 +53,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"{kernel.with_option(f'maxnreg={most}')}: ptxas gave each thread only {kernel.resources.registers} "
             f"registers; if values are still spilled, {advice}"
         )
+    severity: Level = "high" if estimates else "medium" if found.share else "low"
+    cause = next(filter(None, (hidden_in_loop(kernel, loop) for loop in kernel.main_loops)), None)
+    if cause is not None:
+        severity, estimates = "low", [_HINT]
+        advice = f"first {cause.reason[1]}; if values are still spilled, {advice}"
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
-        "high" if estimates else "medium" if found.share else "low",
-        f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} "
+        severity,
+        f"{_AFTER if cause is not None else ''}{spilled} bytes of a thread's registers are spilled to memory "
+        f"({found.in_loops} "
         f"{agreeing(found.in_loops, 'instruction of a loop loads', 'instructions of loops load')} or store "
         f"them){each}{waits}",
         advice,
         evidence,
-        estimate=max(estimates, default=(1.1, 1.0, 1.3) if found.share else (1.02, 1.0, 1.1)),
+        estimate=max(estimates, default=(1.1, 1.0, 1.3) if found.share else _HINT),
         candidates=[
             *([{"maxnreg": most}] if few or "maxnreg" in kernel.configuration else []),
             *kernel.more_warps(),

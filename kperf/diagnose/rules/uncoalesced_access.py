@@ -10,7 +10,7 @@ from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
@@ -103,6 +103,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     severe = bad and likely >= least
     severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
+    hidden = hidden_of(kernel, [access]) if not from_memory else None
     return kernel.finding(
         RULE.id,
         access.operation,
@@ -110,11 +111,14 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
         + (f", unless {stride} is 1" if stride else "")
         + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
+        + (f"; {hidden.reason[0]}" if hidden is not None else "")
         + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
         f"if {stride} is 1, say so with i32:1 in --signature"
         if stride
         else _advice_of_ctas(axis, step)
         if shared and not access.has_neighbours
+        else hidden.reason[1]
+        if hidden is not None
         else _advice(kernel, access),
         _evidence(access),
         confidence="low" if stride else "medium",

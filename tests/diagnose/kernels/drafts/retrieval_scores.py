@@ -37,7 +37,7 @@ def retrieval_scores(
     d_at = d_ptr + rn[:, None] * stride_d + rk[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for _ in range(0, DIM, BLOCK_K):
-        acc = tl.dot(tl.load(q_at), tl.load(d_at).T, acc)  # planted: narrow-access
+        acc = tl.dot(tl.load(q_at), tl.load(d_at).T, acc)  # planted: loads-not-pipelined
         q_at += BLOCK_K
         d_at += BLOCK_K
     tl.store(score_ptr + rm[:, None] * stride_s + rn[None, :], acc.to(tl.bfloat16))
