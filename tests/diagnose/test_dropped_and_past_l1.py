@@ -100,6 +100,25 @@ def test_a_row_that_a_constant_replaces_need_not_be_loaded(tmp_path):
     assert (finding.estimate.speedup, finding.estimate.high) == pytest.approx((4 / 3, 2.0), rel=0.01)
 
 
+LENGTH = """
+def length(a, b, lens, out, n, BM: tl.constexpr, BN: tl.constexpr):
+    slot, cols = tl.program_id(0), tl.arange(0, BN)
+    length = tl.load(lens + slot)
+    acc = tl.zeros((BN,), tl.float32)
+    for start in range(0, n, BM):
+        rows = start + tl.arange(0, BM)
+        x = tl.load(a + (slot * n + rows)[:, None] * BN + cols[None, :])
+        acc += tl.sum(tl.where(KEEP[:, None], x, 0.0), 0)
+    tl.store(out + slot * BN + cols, acc)
+"""
+
+
+@pytest.mark.parametrize(("keep", "is_found"), [("(rows < length)", False), ("(tl.load(lens + rows) != 0)", True)])
+def test_rows_behind_a_length_are_left_to_the_rule_of_the_loop(tmp_path, keep, is_found):
+    rules = found(tmp_path, LENGTH.replace("KEEP", keep), *CHOSEN)
+    assert ("both-sides-loaded" in rules, "masked-tiles" in rules) == (is_found, not is_found)
+
+
 BRANCH = """
 def branch(a, b, flags, out, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kperf.diagnose.bound import bound_of
 from kperf.diagnose.kernel import (
+    LOOPS,
     TMA_LOADS,
     Access,
     Kernel,
@@ -45,12 +46,12 @@ _Users = dict[int, list[tuple[Operation, int]]]
 class _Choice:
     """A `tl.where` and the loads that nothing else needs, by the operand that they are for; one operand may have none.
 
-    loaded: whether its condition is read from memory.
+    is_of_flags: whether its condition is read from memory, and does not depend on the iteration of a loop otherwise.
     """
 
     select: Operation
     sides: dict[int, list[Access]]
-    loaded: bool
+    is_of_flags: bool
 
     @property
     def is_of_two(self) -> bool:
@@ -62,9 +63,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """One finding for all choices of a kernel, if memory bounds it: one flag decides on each tile of a state.
 
     Of a choice between a tile and a constant the condition has to be read from memory: a comparison of indices often
-    removes nothing but what lies behind the last row.
+    removes nothing but what lies behind the last row. An iteration that is compared with a loaded length is a case of
+    masked-tiles.
     """
-    choices = [choice for choice in _choices(kernel) if choice.is_of_two or choice.loaded]
+    choices = [choice for choice in _choices(kernel) if choice.is_of_two or choice.is_of_flags]
     if not choices or bound_of(kernel).unit != "memory":
         return
     likely, most = _gain(kernel, choices)
@@ -108,10 +110,9 @@ def _choices(kernel: Kernel) -> Iterator[_Choice]:
         if end is None or _has_mask(kernel, end[0], access):
             continue
         select, place = end
-        condition = labels.operand(select, 0)
-        choice = found.setdefault(
-            select.line, _Choice(select, defaultdict(list), condition is not None and condition.loaded)
-        )
+        deciding = {source.name for source in kernel.values.sources(select, 0, until=READS)}
+        is_of_flags = not deciding.isdisjoint(READS) and deciding.isdisjoint(LOOPS)
+        choice = found.setdefault(select.line, _Choice(select, defaultdict(list), is_of_flags))
         choice.sides[place].append(access)
     yield from found.values()
 
