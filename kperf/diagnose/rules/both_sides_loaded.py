@@ -196,7 +196,7 @@ def _names(kernel: Kernel, side: Sequence[Access]) -> list[str]:
 
 
 def _saved(kernel: Kernel, choice: _Choice, part: float) -> float:
-    """Bytes that a CTA need not load if the choice drops so large a part of its first side, and the rest of the other."""
+    """Bytes that a CTA need not load if so large a part of the first side is dropped, and the rest of the other."""
     sizes = [sum(_moved(kernel, access) for access in side) for side in choice.sides.values()]
     return part * sizes[0] + (1 - part) * sum(sizes[1:])
 
