@@ -45,6 +45,13 @@ H200_SM_BYTES_IN_FLIGHT = 25 * 1024
 """Bytes that an SM of an H200 has to have asked for, so that its memory is never idle, by Little's law: 4.8 TB/s for
 the 700 ns of a load, of 132 SMs."""
 
+H200_L1_BYTES_PER_CYCLE = 128
+"""From an SM's L1 cache to its registers: a line a cycle; from published microbenchmarks."""
+
+H200_L1_LATENCY, H200_FIRST_L2_LATENCY = 35, 270
+"""Cycles until a load arrives from L1 and from L2, where no other load is on its way; both about, from published
+microbenchmarks."""
+
 MI300X = Device(
     # AMD CDNA 3 Architecture (white paper, 2023).
     name="AMD Instinct MI300X",

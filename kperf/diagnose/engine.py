@@ -50,7 +50,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
-        unlimited = {rule.id for rule in static_rules() if rule.of_launches}
+        unlimited = {rule.id for rule in static_rules() if rule.moves_less}
         found = [one if one.id in unlimited else _within(one, most) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(

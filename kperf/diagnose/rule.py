@@ -20,8 +20,8 @@ class Rule:
     """A static rule, in `rules/<id with underscores>.py` as `RULE`; its page is docs/rules/<id>.md.
 
     targets: beginnings of the targets to which it applies (`sm_90a`). explained_by: rules whose finding at the same
-    line names the cause of this one's, so that one advice is given for both. of_launches: whether its advice is for
-    several launches together, whose gain no bound of one launch limits.
+    line names the cause of this one's, so that one advice is given for both. moves_less: whether its advice leaves out
+    bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Rule:
     needs: Stage = "ttgir"
     targets: tuple[str, ...] = ("sm_", "gfx")
     explained_by: tuple[str, ...] = ()
-    of_launches: bool = False
+    moves_less: bool = False
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""

@@ -53,6 +53,7 @@ EVIDENCE = {
     "narrow-access": _LOAD,
     "mask-stops-vectors": _LOAD,
     "redundant-load": _LOAD,
+    "both-sides-loaded": _LOAD,
     "few-bytes-in-flight": _LATENCY,
     "loads-not-pipelined": _LATENCY,
     "too-few-stages": _LATENCY,

@@ -59,6 +59,10 @@ _SHIFTS = {
     "tt.trans",
 }  # fmt: skip
 """What moves all elements by the same number, or leaves them."""
+_MOVES = _SHIFTS - {"arith.addi", "arith.subi", "tt.addptr"}
+"""What leaves them."""
+_FACTOR, _MODULUS = 31, (1 << 50) - 27
+"""Of labels made of others: large enough that two meet by chance in no tile, and their products fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -426,6 +430,32 @@ def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int
 
 def _line(region: Region | None) -> int:
     return -1 if region is None else region.line
+
+
+class Labels(Values):
+    """Numbers of which equal ones stand for equal values, also of floats and of what is read from memory.
+
+    What is read has its address, and what is computed of that has a number made of those of its operands.
+    """
+
+    def _data(self, op: Operation) -> Value | None:
+        pointer = self.operand(op, 0)
+        return None if pointer is None else replace(pointer, loaded=True)
+
+    def _of_operation(self, op: Operation) -> Value | None:
+        known = super()._of_operation(op)
+        if (known is not None and not known.loaded) or op.name in (*READS, *_MOVES):
+            return known
+        if op.name == "arith.constant":
+            return Value(np.zeros((), dtype=np.int64))  # a float, and the same one everywhere
+        operands = [self.operand(op, index) for index in range(len(op.operands))]
+        values = [value for value in operands if value is not None]
+        if not op.name.startswith(("arith.", "math.")) or len(values) < len(operands):
+            return None
+        numbers: NDArray[np.int64] = np.array(0)
+        for value in values:
+            numbers = (numbers * _FACTOR + value.numbers) % _MODULUS
+        return joined(numbers, values)
 
 
 class NextIteration(Values):

@@ -102,6 +102,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
+    "both-sides-loaded": "no rule knows which of the loaded bytes a kernel drops",
     "dense-transform": "no rule knows that a matrix has a fast transform",
     "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "int64-index": "no rule looks at the width of indices",

@@ -26,8 +26,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "low",
-        f"nothing to gain here: the kernel moves {gb_per_s:.0f} GB/s, {share:.0%} of the rate of a copy in device "
-        "memory",
+        f"the kernel moves {gb_per_s:.0f} GB/s, {share:.0%} of the rate of a copy in device memory: nothing but fewer "
+        "bytes makes it faster",
         "move fewer bytes: fuse the kernel with the kernel before or after it, or use a narrower type",
         {"gb_per_s": gb_per_s, "share_of_copy": share},
         None if unique is None else (1.0, 1.0, max(1 / share, 1.0)),

@@ -1,26 +1,34 @@
 """The same addresses, loaded again."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kperf.arch import H200
+from kperf.arch import H200, H200_FIRST_L2_LATENCY, H200_L1_BYTES_PER_CYCLE, H200_L1_LATENCY
 from kperf.diagnose.kernel import (
+    ATOMICS,
     LOADS,
+    MMAS,
     STORES,
     Access,
     Kernel,
     frame_of,
     is_of_inner_loop,
+    lines_of,
     loops_around,
     name_of,
     own,
 )
-from kperf.diagnose.occupancy import arithmetic_cycles
+from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles, ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import NextIteration
 from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
@@ -32,10 +40,30 @@ _CARRIED = 3.0
 """Of an iteration that waits for its own bytes and moves few others."""
 _PART_OF_REGISTERS = 0.5
 """Of an SM's, for the elements that a CTA keeps as 32-bit numbers: what is computed of them takes the others."""
+_PAST_L1 = re.compile(r"cacheModifier = (cg|cv)")
+_AGAIN = 2
+"""Bytes that loads past L1 ask for, for each byte that is another one."""
+_FIRST = 32
+"""Iterations of a loop whose addresses are compared: a window has fewer taps along a dimension."""
+_CROWDED = 2
+"""How many times as long L2 takes where all SMs load from it at once: 5.5 TB/s are 23 bytes a cycle for each SM."""
+_WIDER = H200_L1_BYTES_PER_CYCLE / H200.l2_bytes_per_cycle
+_SOONER = H200_FIRST_L2_LATENCY / H200_L1_LATENCY
+"""What L1 gives where bytes decide, and where waiting does. Their geometric mean is 3.9: of the 49 taps of a
+convolution 3.55 x were measured (H100)."""
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """A load, and the addresses that it asks for in so many iterations (`times`) of the loops around it."""
+
+    access: Access
+    addresses: NDArray[np.int64]
+    times: int
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of loads whose addresses do not change in their loop, and of two loads of the same addresses."""
+    """Of loads whose addresses do not change in their loop, of two loads of the same addresses, and past L1."""
     loads = [access for access in kernel.accesses if access.operation.name in LOADS and access.tensor.size >= _SMALL]
     for access in loads:
         yield from _repeated(kernel, access)
@@ -58,6 +86,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"bytes": access.tile_bytes},
                 estimate=(gain, 1.0, _MOST),
             )
+    yield from _past_l1(kernel)
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
         if earlier is None:
@@ -75,6 +104,107 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=(1.05, 1.0, 1.5) if no_room else (1.3, 1.0, 2.0),
         )
+
+
+def _past_l1(kernel: Kernel) -> Iterator[Finding]:
+    """Of loads whose cache modifier passes by L1 and whose bytes the CTA loads again, as the taps of a stencil do.
+
+    A tensor that the kernel writes may need the modifier: L1 does not see what other CTAs write.
+    """
+    of_tensor: dict[frozenset[str], list[_Swept]] = defaultdict(list)
+    for access in kernel.accesses:
+        pointers = frozenset(_pointers(kernel, access))
+        past_l1 = access.operation.name == "tt.load" and _PAST_L1.search(access.operation.rest)  # cp.async always is
+        if past_l1 and not _writes(kernel, pointers) and (swept := _swept(kernel, access)) is not None:
+            of_tensor[pointers].append(swept)
+    for loads in of_tensor.values():
+        yield from _again_from_l2(kernel, loads)
+
+
+def _again_from_l2(kernel: Kernel, loads: Sequence[_Swept]) -> Iterator[Finding]:
+    """Of one tensor's loads past L1, if L1 could keep what they load."""
+    first = loads[0].access
+    addresses = np.unique(np.concatenate([one.addresses for one in loads]))
+    size = len(addresses) * first.tensor.bytes
+    again = sum(one.access.tile_bytes * one.times for one in loads) / size
+    sectors = len(np.unique(addresses // SECTOR_BYTES))
+    if again < _AGAIN or not _fits_l1(kernel, sectors * SECTOR_BYTES):
+        return
+    likely, most = _gain_of_l1(kernel, loads, sectors)
+    if likely < MEDIUM_GAIN:
+        return
+    modifier = _PAST_L1.findall(first.operation.rest)[0]
+    others = lines_of((one.access.operation for one in loads), first.operation)
+    yield kernel.finding(
+        RULE.id,
+        first.operation,
+        "high" if likely >= SEVERE_GAIN else "medium",
+        f"a CTA loads each byte of {name_of(first.value, kernel)} some {again:.0f} times"
+        + (f" (here and on {others})" if others else "")
+        + f", and each time from L2: the cache modifier .{modifier} passes by the L1 cache",
+        f'leave out cache_modifier=".{modifier}", so that L1 keeps the {size} bytes',
+        {"times": again, "bytes": size},
+        confidence="medium",
+        estimate=(likely, 1.0, most),
+    )
+
+
+def _swept(kernel: Kernel, access: Access) -> _Swept | None:
+    """Of the iterations of the loops around a load, of each loop at most the first few; None where they are unknown."""
+    addresses, times = np.unique(access.value.numbers), 1
+    for loop in loops_around(access.operation):
+        count = kernel.iterations(loop)
+        count = IN_LOOP if count is None else max(min(count, _FIRST), 1)
+        step = _step(kernel, loop, access)
+        if step is None:
+            return None
+        addresses = np.unique(addresses + step * np.arange(count)[:, None])
+        times *= count
+    return _Swept(access, addresses, times)
+
+
+def _step(kernel: Kernel, loop: Operation, access: Access) -> int | None:
+    """Bytes by which a load's addresses move from one iteration to the next; None where they do not move together."""
+    if loop.name != "scf.for" or access.value.loaded:
+        return None
+    later = NextIteration(kernel.values, loop).operand(access.operation, 0)
+    steps = None if later is None else np.unique(later.numbers - access.value.numbers)
+    return int(steps[0]) if steps is not None and len(steps) == 1 else None
+
+
+def _fits_l1(kernel: Kernel, size: int) -> bool:
+    """Whether L1 keeps so many bytes of each CTA of an SM."""
+    if kernel.resources is None:
+        return False
+    resident = max(ctas(kernel), 1)
+    return resident * size <= kernel.arch.l1_bytes(resident, kernel.resources.shared_bytes)
+
+
+def _gain_of_l1(kernel: Kernel, loads: Sequence[_Swept], sectors: int) -> tuple[float, float]:
+    """The likely and the most gain of cycles of an SM for a CTA's loads past L1, where nothing else takes as long.
+
+    From L2 come each request's sectors, and later each sector once. Memory brings each sector once as it is.
+    """
+    requests = sum(one.access.sectors * one.times for one in loads)
+    past = sum(one.access.sectors * SECTOR_BYTES * kernel.times(one.access.operation) for one in loads)
+    once = past * sectors / requests
+    lines = {one.access.operation.line for one in loads}
+    others = [access for access in kernel.accesses if access.operation.line not in lines]
+    moved = once + sum(access.asked_bytes * kernel.times(access.operation) for access in others)
+    computed = sum(arithmetic_cycles(kernel, [op]) * kernel.times(op) for op in kernel.operations)
+    multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in kernel.named(*MMAS))
+    least = max(moved / kernel.arch.memory_bytes_per_cycle, computed, multiplied)
+
+    def gain(rate: float, faster: float) -> float:
+        return max(past / rate, least) / max(past / rate / faster, once / rate, least)
+
+    rate = H200.l2_bytes_per_cycle
+    return gain(rate, math.sqrt(_WIDER * _SOONER)), gain(rate / _CROWDED, _SOONER)
+
+
+def _writes(kernel: Kernel, pointers: frozenset[str]) -> bool:
+    """Whether the kernel writes to a tensor of these arguments."""
+    return any(_writes_to(kernel, op, pointers) for op in kernel.named(*STORES, *ATOMICS))
 
 
 def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
@@ -221,11 +351,13 @@ def _bounds(loop: Operation) -> str:
 def _stores(loop: Operation, access: Access, kernel: Kernel) -> bool:
     """Whether the loop also writes what it reads."""
     pointers = _pointers(kernel, access)
-    for op in own(loop):
-        value = kernel.values.operand(op, 0) if op.name in (*STORES, "tt.atomic_rmw") else None
-        if value is not None and value.arguments & pointers:
-            return True
-    return False
+    return any(_writes_to(kernel, op, pointers) for op in own(loop) if op.name in (*STORES, "tt.atomic_rmw"))
+
+
+def _writes_to(kernel: Kernel, op: Operation, pointers: Set[str]) -> bool:
+    """Whether a store or an atomic is to a tensor of these arguments."""
+    value = kernel.values.operand(op, 0)
+    return value is not None and bool(value.arguments & pointers)
 
 
 def _pointers(kernel: Kernel, access: Access) -> set[str]:

@@ -91,4 +91,4 @@ def _gain(kernel: Kernel, launches: int, again: list[Operation]) -> float:
     return launches * max(moved, computed) / max(launches * (moved - once) + once, launches * computed)
 
 
-RULE = Rule("repeated-launch", "Launches that add to the same tensor", check, needs="history", of_launches=True)
+RULE = Rule("repeated-launch", "Launches that add to the same tensor", check, needs="history", moves_less=True)

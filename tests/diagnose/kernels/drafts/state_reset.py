@@ -21,7 +21,7 @@ def state_reset(old_ptr, new_ptr, fresh_ptr, out_ptr, STATE: tl.constexpr, BLOCK
     fresh = tl.load(fresh_ptr + slot) != 0
     old = tl.load(old_ptr + at)
     new = tl.load(new_ptr + at)
-    tl.store(out_ptr + at, tl.where(fresh, new, old))  # planted: both-sides-read
+    tl.store(out_ptr + at, tl.where(fresh, new, old))  # planted: both-sides-loaded
 
 
 torch.manual_seed(0)

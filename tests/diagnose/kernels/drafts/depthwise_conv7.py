@@ -37,7 +37,7 @@ def depthwise_conv(
             iy = oy + i - TAPS // 2
             ix = ox + j - TAPS // 2
             inside = (iy >= 0) & (iy < SIDE) & (ix >= 0) & (ix < SIDE)
-            x = tl.load(x_ptr + iy * SIDE + ix, mask=inside, other=0.0, cache_modifier=".cg")  # planted: no-l1
+            x = tl.load(x_ptr + iy * SIDE + ix, mask=inside, other=0.0, cache_modifier=".cg")  # planted: redundant-load
             acc += x * tl.load(w_ptr + (channel * TAPS + i) * TAPS + j)
     tl.store(y_ptr + plane * SIDE * SIDE + oy * SIDE + ox, acc, mask=(oy < SIDE) & (ox < SIDE))
 

@@ -1,0 +1,231 @@
+"""Tiles that are loaded whole, of which `tl.where` drops whole rows."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kperf.diagnose.bound import bound_of
+from kperf.diagnose.kernel import (
+    LOOPS,
+    TMA_LOADS,
+    Access,
+    Kernel,
+    conditions_of,
+    frame_of,
+    lines_of,
+    mask_place,
+    name_of,
+)
+from kperf.diagnose.loops import tile_bytes
+from kperf.diagnose.occupancy import arithmetic_cycles
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.ir.ttgir import Operation
+from kperf.ir.values import READS, Labels
+from kperf.trace.analyze.finding import Finding
+
+_IF_TRUE, _IF_FALSE = 1, 2
+"""Places of the choices among the operands of `arith.select`."""
+_KEPT = 0.5
+"""Of two sides, or of one beside a constant, where nothing says how often the condition holds."""
+_MIXED = 1.25
+"""Values of the condition in a sector, in the mean: where rows begin inside of sectors, neighbours share some."""
+_ELEMENTWISE = ("arith.", "math.", "ttg.convert_layout", "tt.fp_to_fp", "tt.bitcast", "tt.extern_elementwise")
+"""Beginnings of the names of operations of which each element needs the same element of their operands."""
+_MASKED = ("tt.load", "amdg.buffer_load")
+"""Loads whose results are tensors."""
+_INDICES = ("tt.get_program_id", "tt.make_range")
+_Users = dict[int, list[tuple[Operation, int]]]
+"""By the line of an operation, what reads its result, and as which operand."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A `tl.where` and the loads that nothing else needs, by the operand that they are for; one operand may have none.
+
+    is_of_flags: whether its condition is read from memory, and does not depend on the iteration of a loop otherwise.
+    """
+
+    select: Operation
+    sides: dict[int, list[Access]]
+    is_of_flags: bool
+
+    @property
+    def is_of_two(self) -> bool:
+        """Whether both sides are loaded for it alone."""
+        return len(self.sides) > 1
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """One finding for all choices of a kernel, if memory bounds it: one flag decides on each tile of a state.
+
+    Of a choice between a tile and a constant the condition has to be read from memory: a comparison of indices often
+    removes nothing but what lies behind the last row. An iteration that is compared with a loaded length is a case of
+    masked-tiles.
+    """
+    choices = [choice for choice in _choices(kernel) if choice.is_of_two or choice.is_of_flags]
+    if not choices or bound_of(kernel).unit != "memory":
+        return
+    likely, most = _gain(kernel, choices)
+    if likely < MEDIUM_GAIN:
+        return
+    largest = max(choices, key=lambda choice: _saved(kernel, choice, _KEPT))
+    names = {place: " and ".join(_names(kernel, side)) for place, side in sorted(largest.sides.items())}
+    whole = " and ".join(names.values())
+    others = lines_of((choice.select for choice in choices), largest.select)
+    yield kernel.finding(
+        RULE.id,
+        largest.select,
+        "high" if likely >= SEVERE_GAIN and largest.is_of_two else "medium",
+        (
+            f"{whole} are both loaded whole, and tl.where keeps one of the two"
+            if largest.is_of_two
+            else f"{whole} is loaded whole, and tl.where replaces a part of it"
+        )
+        + ": its condition is the same for whole rows"
+        + (f" (likewise on {others}, and the estimate is for all of them together)" if others else ""),
+        "load only what tl.where keeps: "
+        + ", and ".join(
+            f"mask={'' if place == _IF_TRUE else '~'}condition in the load of {name}" for place, name in names.items()
+        )
+        + ", with & before it if the load has a mask already, and other=0.0",
+        {"loaded_bytes": sum(access.asked_bytes for side in largest.sides.values() for access in side)},
+        confidence="medium" if largest.is_of_two else "low",
+        estimate=(likely, 1.0, most),
+    )
+
+
+def _choices(kernel: Kernel) -> Iterator[_Choice]:
+    """Each `tl.where` by whose condition a load could leave out sectors, and does not."""
+    labels = Labels(kernel.module, kernel.known)
+    users = _users(kernel)
+    found: dict[int, _Choice] = {}
+    for access in kernel.accesses:
+        if access.operation.name not in _MASKED or access.contiguous is None:
+            continue
+        end = _end(labels, users, access)
+        if end is None or _has_mask(kernel, end[0], access):
+            continue
+        select, place = end
+        deciding = {source.name for source in kernel.values.sources(select, 0, until=READS)}
+        is_of_flags = not deciding.isdisjoint(READS) and deciding.isdisjoint(LOOPS)
+        choice = found.setdefault(select.line, _Choice(select, defaultdict(list), is_of_flags))
+        choice.sides[place].append(access)
+    yield from found.values()
+
+
+def _users(kernel: Kernel) -> _Users:
+    users = defaultdict(list)
+    for op in kernel.operations:
+        for place in range(len(op.operands)):
+            if (made := kernel.values.maker(op, place)) is not None:
+                users[made.line].append((op, place))
+    return users
+
+
+def _end(labels: Labels, users: _Users, access: Access) -> tuple[Operation, int] | None:
+    """The one `tl.where` by an even condition that needs a load, and as which choice; None if anything else needs it.
+
+    It stands in the load's own iteration and branch, so that its condition decides on each tile that is loaded.
+    """
+    ends: dict[tuple[int, int], Operation] = {}
+    todo, seen = [access.operation], {access.operation.line}
+    while todo:
+        for user, place in users.get(todo.pop().line, ()):
+            is_choice = user.name == "arith.select" and place in (_IF_TRUE, _IF_FALSE)
+            if is_choice and user.parent is access.operation.parent and _is_even(labels, user, access):
+                ends[user.line, place] = user
+            elif not user.name.startswith(_ELEMENTWISE):
+                return None
+            elif user.line not in seen:
+                seen.add(user.line)
+                todo.append(user)
+    if len(ends) != 1:
+        return None
+    ((_, place), select) = next(iter(ends.items()))
+    return select, place
+
+
+def _is_even(labels: Labels, select: Operation, access: Access) -> bool:
+    """Whether a condition is the same for all elements of each sector that an access loads."""
+    condition, numbers = labels.operand(select, 0), access.value.numbers
+    if condition is None or condition.numbers.shape not in ((), numbers.shape):
+        return False
+    sectors = numbers // SECTOR_BYTES
+    each = np.stack([sectors.ravel(), np.broadcast_to(condition.numbers, numbers.shape).ravel()])
+    return np.unique(each, axis=1).shape[1] <= _MIXED * len(np.unique(sectors))
+
+
+def _has_mask(kernel: Kernel, select: Operation, access: Access) -> bool:
+    """Whether the load's mask decides by what the condition decides by."""
+    condition = _decided_by(kernel, kernel.values.sources(select, 0, until=READS))
+    masks = [
+        _decided_by(kernel, _with_sources(kernel, one))
+        for one, _ in conditions_of(kernel, access.operation, mask_place(access.operation))
+    ]
+    return bool(condition) and condition == frozenset().union(*(mask for mask in masks if mask <= condition))
+
+
+def _with_sources(kernel: Kernel, op: Operation) -> list[Operation]:
+    """An operation and all from which it is computed; of what is read nothing more."""
+    places = range(0 if op.name in READS else len(op.operands))
+    return [op, *(source for place in places for source in kernel.values.sources(op, place, until=READS))]
+
+
+def _decided_by(kernel: Kernel, sources: Iterable[Operation]) -> frozenset[object]:
+    """Arguments, indices of the CTA and of its elements, and what is read, among these.
+
+    The compiler may compute them once for each layout: then the line of source, or the text, is the same.
+    """
+    found: set[object] = set()
+    for source in sources:
+        if source.name in READS:
+            found.add(frame_of(source))
+            continue
+        if source.name in _INDICES:
+            found.add(source.rest.partition(" : ")[0])
+        found |= {name for name in source.operands if name.removeprefix("%") in kernel.parameters}
+    return frozenset(found)
+
+
+def _names(kernel: Kernel, side: Sequence[Access]) -> list[str]:
+    return sorted({name_of(access.value, kernel) for access in side})
+
+
+def _saved(kernel: Kernel, choice: _Choice, part: float) -> float:
+    """Bytes that a CTA need not load if so large a part of the first side is dropped, and the rest of the other."""
+    sizes = [sum(_moved(kernel, access) for access in side) for side in choice.sides.values()]
+    return part * sizes[0] + (1 - part) * sum(sizes[1:])
+
+
+def _gain(kernel: Kernel, choices: Sequence[_Choice]) -> tuple[float, float]:
+    """The likely and the most gain: bytes now over bytes where only what is kept is loaded; arithmetic stays.
+
+    Of the 1.48 x of state_reset (H100), which moves three tiles in place of two, this gives 1.5.
+    """
+    moved = sum(_moved(kernel, access) for access in kernel.accesses)
+    moved += sum(tile_bytes(op) * kernel.times(op) for op in kernel.named(*TMA_LOADS))
+    computed = sum(arithmetic_cycles(kernel, [op]) * kernel.times(op) for op in kernel.operations)
+    computed *= kernel.arch.memory_bytes_per_cycle
+
+    def gain(saved: float) -> float:
+        return max(moved, computed) / max(moved - saved, computed, 1.0)
+
+    most = (max(_saved(kernel, choice, 0.0), _saved(kernel, choice, 1.0)) for choice in choices)
+    return gain(sum(_saved(kernel, choice, _KEPT) for choice in choices)), gain(sum(most))
+
+
+def _moved(kernel: Kernel, access: Access) -> float:
+    """What a CTA's access moves to or from device memory: not what the whole grid shares, which L2 keeps."""
+    asked = access.asked_bytes * kernel.times(access.operation)
+    tensors = access.value.arguments & kernel.lengths.keys()
+    if kernel.grid is None or len(tensors) != 1:
+        return asked if access.value.program or access.value.loaded else 0.0
+    whole = kernel.lengths[next(iter(tensors))] * access.tensor.bytes
+    return min(asked, whole / math.prod(kernel.grid))
+
+
+RULE = Rule("both-sides-loaded", "Two tiles loaded where one is used", check, moves_less=True)
