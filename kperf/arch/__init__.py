@@ -15,6 +15,10 @@ from kperf.arch.cdna3 import GFX942
 from kperf.arch.cdna4 import GFX950
 from kperf.arch.devices import (
     COPY_OVER_ATOMICS,
+    H100_FENCE_NS,
+    H100_HIDDEN_FENCES,
+    H100_LOCK_NS,
+    H100_UPDATE_NS,
     H200,
     H200_ATOMIC_BYTES_PER_CYCLE,
     H200_ATOMIC_NS,
@@ -37,6 +41,10 @@ __all__ = [
     "COPY_OVER_ATOMICS",
     "GFX942",
     "GFX950",
+    "H100_FENCE_NS",
+    "H100_HIDDEN_FENCES",
+    "H100_LOCK_NS",
+    "H100_UPDATE_NS",
     "H200",
     "H200_ATOMIC_BYTES_PER_CYCLE",
     "H200_ATOMIC_NS",

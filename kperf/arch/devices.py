@@ -36,6 +36,22 @@ H200_ATOMIC_BYTES_PER_CYCLE = 25.0
 """Atomics on float32 of an SM, each on another address: of 64 KB a CTA they took 2591 cycles, until all were issued
 (split_k in results/h200/examples/)."""
 
+H100_FENCE_NS = 850.0
+"""From one atomic with fences around it to the next of the same thread, on full SMs: 780 to 840 ns in CTAs of 16 and of
+32 of them (split_k, many_splits and cic_deposit on an H100, each against its copy with relaxed atomics)."""
+
+H100_HIDDEN_FENCES = 3
+"""Fences of a CTA that hide behind the work of the SM's other CTAs: 2 to 4 of them cost 0.4 to 0.9 us a wave of CTAs
+(embedding_backward, graph_scatter_add, rms_norm_backward and moe_combine on an H100, likewise)."""
+
+H100_LOCK_NS = 1300.0
+"""From one CTA to the next that holds a lock: compare-and-swap, load, store and exchange, with their fences. 128 CTAs
+in line for each of 32 locks took 167 us (bias_gelu_backward on an H100)."""
+
+H100_UPDATE_NS = 0.0042
+"""Of an element that L2 updates by an atomic at an address that is data: 67 million took 280 us and 33 million 135 us
+(cic_deposit and embedding_backward on an H100, relaxed)."""
+
 COPY_OVER_ATOMICS = 1.6
 """Bytes that memory copies while L2 updates one byte of float32 by atomics, where all CTAs update the same kilobytes:
 beside 403 MB of loads and stores, 268 MB of updates took 151 us (rms_norm_backward in

@@ -22,7 +22,7 @@ from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import Argument, Value, Values, arguments_of, inner_strides, iterations_of
+from kperf.ir.values import READS, Argument, Value, Values, arguments_of, inner_strides, iterations_of
 from kperf.trace.analyze.finding import Estimate, Finding, Level, Source
 
 LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
@@ -229,6 +229,19 @@ class Kernel:
     def named(self, *names: str) -> Iterator[Operation]:
         """The operations of these names."""
         return (op for op in self.operations if op.name in names)
+
+    def tensors_of(self, op: Operation) -> frozenset[str]:
+        """The pointer arguments on which an address is based, without those from which its offsets are read.
+
+        Empty where the pointer itself is read from memory.
+        """
+        made = [one for one in self.values.sources(op, 0, until=READS) if one.name not in READS]
+        names = {name.removeprefix("%") for one in made for name in one.operands} | {op.operands[0].removeprefix("%")}
+        return frozenset(name for name in names if name in self.parameters and self.parameters[name].is_pointer)
+
+    def is_used(self, op: Operation) -> bool:
+        """Whether anything is computed of what an operation gives."""
+        return any(self.values.maker(user, at) is op for user in self.operations for at in range(len(user.operands)))
 
     @cached_property
     def total_warps(self) -> int:

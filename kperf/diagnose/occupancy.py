@@ -4,7 +4,18 @@ import math
 from collections.abc import Iterable
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import LIBRARY_MATH, LOADS, LOOPS, MMAS, Kernel, mma_element, mma_shape, own
+from kperf.diagnose.kernel import (
+    LIBRARY_MATH,
+    LOADS,
+    LOOPS,
+    MMAS,
+    TMA_LOADS,
+    TMA_STORES,
+    Kernel,
+    mma_element,
+    mma_shape,
+    own,
+)
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import element_bytes, tensor_types
@@ -72,6 +83,15 @@ def moved_bytes(kernel: Kernel, operations: Iterable[Operation]) -> int:
     """What a CTA's loads and stores among these ask for."""
     size = {access.operation.line: access.asked_bytes for access in kernel.accesses}
     return sum(size.get(op.line, 0) for op in operations)
+
+
+def bytes_of_cta(kernel: Kernel) -> int:
+    """What all loads and stores of a CTA ask for, in all iterations of its loops."""
+    moved = sum(access.asked_bytes * kernel.times(access.operation) for access in kernel.accesses)
+    for op in kernel.named(*TMA_LOADS, *TMA_STORES):
+        tile = max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
+        moved += tile * kernel.times(op)
+    return moved
 
 
 def bytes_or_mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:

@@ -199,6 +199,13 @@ def _turns(kernel: Kernel, grid: tuple[int, int, int], slots: int) -> _Turns | N
     return _Turns(Origins(kernel.module, known, ids, grid, begins), tuple(map(len, running)), frozenset(begins))
 
 
+def origins_of(kernel: Kernel) -> Origins | None:
+    """Where the tiles of all CTAs of a launch begin; None without a launch, or of one with too many CTAs."""
+    if kernel.grid is None or not 0 < math.prod(kernel.grid) <= _MOST:
+        return None
+    return Origins(kernel.module, kernel.known | kernel.numbers, _ids(kernel.grid), kernel.grid)
+
+
 def _ids(grid: tuple[int, int, int]) -> dict[str, Numbers]:
     """Program ids of all CTAs, in the order in which the GPU starts them: x changes fastest."""
     linear = np.arange(math.prod(grid), dtype=np.int64)

@@ -80,6 +80,7 @@ EVIDENCE = {
     "padded-tile": _MMA,
     "atomic-contention": _ATOMIC,
     "emulated-atomics": _ATOMIC,
+    "ordered-atomics": _ATOMIC,
     "needless-split-k": _ATOMIC,
     "register-spills": Evidence("spilled registers are stored and loaded as local memory is", here=GLOBAL),
 }

@@ -94,6 +94,11 @@ class Argument:
     type: str
     divisible: bool
 
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is the address of a tensor."""
+        return self.type.startswith("!tt.ptr")
+
 
 def arguments_of(module: Module, multiples: frozenset[str] = frozenset()) -> list[Argument]:
     """The arguments of the module's function, in order; `multiples`: names of some that are taken as divisible."""
@@ -357,7 +362,7 @@ def constant(op: Operation) -> Value | None:
 def _sample(argument: Argument, place: int, known: int | None) -> Value:
     """A pointer is far from all others; a number is large, and a multiple of 16 only if the compiler knows it."""
     only = frozenset({argument.name.removeprefix("%")})
-    if argument.type.startswith("!tt.ptr"):
+    if argument.is_pointer:
         base = (place + 1) * _DISTANCE
         return Value(np.array(base if argument.divisible else base + element_bytes(argument.type)), arguments=only)
     number = known if known is not None else (1 << 13) + 16 * (2 * place + 1) + (0 if argument.divisible else 5)

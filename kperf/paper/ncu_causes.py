@@ -76,6 +76,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     "low-occupancy": _FEW_WARPS,
     "mask-stops-vectors": _NARROW,
     "narrow-access": (*_NARROW, *_COALESCED),
+    "ordered-atomics": (Cause("CPIStall", "membar|memory barrier", "warps wait at the fences around atomics"),),
     "random-numbers": (
         Cause("HighPipeUtilization", r"ALU|FMA", "the rule names the pipeline of Philox's integer arithmetic"),
     ),

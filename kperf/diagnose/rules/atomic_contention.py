@@ -2,27 +2,29 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import COPY_OVER_ATOMICS, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
+from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.diagnose.kernel import (
     ATOMICS,
-    TMA_LOADS,
-    TMA_STORES,
+    STORES,
     Kernel,
     conditions_of,
+    inside,
     lines_of,
     loops_around,
     name_of,
 )
+from kperf.diagnose.occupancy import bytes_of_cta
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, UPDATES_OF_BIN
+from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
+from kperf.diagnose.waves import origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import Value
+from kperf.ir.values import Value, constant
 from kperf.trace.analyze.finding import Finding, Level
 
 _GAINS: dict[Level, tuple[float, float, float]] = {"medium": (1.5, 1.0, 30.0), "low": (1.1, 1.0, 1.5)}
@@ -53,16 +55,36 @@ _COUNT_FIRST = (
     "for each CTA and address; or sort the data by key before this kernel"
 )
 
+_LEAST_IN_LINE = 16
+"""CTAs of a lock. Tickets and short lines at a lock cost little."""
+_OVER_COPY = 1.65
+"""Time of a kernel whose lock is gone over that of its bytes at a copy's rate: 86 us for 201 MB (bias_gelu_backward,
+H100)."""
+_NO_LOCK = (
+    'add with tl.atomic_add(..., sem="relaxed"), which needs no lock; or store the part of each CTA in a buffer of its '
+    "own, and add the parts in a second kernel"
+)
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of atomics that meet at an address, and of locks."""
+    locks = [(loop, lock) for loop in kernel.named("scf.while") if (lock := _lock_of(kernel, loop)) is not None]
+    for loop, lock in locks:
+        yield from _of_a_lock(kernel, loop, lock)
+    yield from _of_addresses(kernel, [lock for _, lock in locks])
+
+
+def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Finding]:
     """Of atomics whose address is the same for all elements of a CTA, and for all CTAs.
 
-    One whose old value is used takes a ticket or a lock, and one that sets a number opens it: there is nothing to sum
-    first.
+    One whose old value is used takes a ticket or a lock, and one that sets a number opens it, as may any other one at
+    a lock's address: there is nothing to sum first.
     """
     for op in kernel.named(*ATOMICS):
         value = kernel.values.operand(op, 0)
         if value is None or op.name == "tt.atomic_cas" or re.match(_SET, op.rest.strip()):
+            continue
+        if any(_is_at(kernel, op, lock) for lock in locks):
             continue
         yield from _of_zeros(kernel, op, value)
         if value.scattered:
@@ -73,7 +95,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         looping = bool(loops_around(op))
         same_in_loop = looping and not any(loop.line in value.iterations for loop in loops_around(op))
         crowded = elements >= 32 and addresses * 8 <= elements
-        if not crowded and ((value.program and not same_in_loop) or _is_used(kernel, op)):
+        if not crowded and ((value.program and not same_in_loop) or kernel.is_used(op)):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
         advice = _REDUCE_FIRST if severity != "low" else _FEWER_CTAS
@@ -110,16 +132,8 @@ def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
         return 1.0
     types = tensor_types(op.rest)
     updated = elements * (types[-1].bytes if types else 0) * kernel.times(op)
-    moved = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses)
-    for one in kernel.named(*TMA_LOADS, *TMA_STORES):
-        tile = max((tensor.size * tensor.bytes for tensor in tensor_types(one.rest)), default=0)
-        moved += tile * kernel.times(one)
+    moved = bytes_of_cta(kernel)
     return 1 + COPY_OVER_ATOMICS * updated / moved if moved else 1.0
-
-
-def _is_used(kernel: Kernel, op: Operation) -> bool:
-    """Whether something is computed of what an atomic gives back."""
-    return any(kernel.values.maker(user, at) is op for user in kernel.operations for at in range(len(user.operands)))
 
 
 def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
@@ -167,6 +181,72 @@ def _of_a_launch(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         # mean (H100). Others have to be sorted before.
         estimate=(slower if re.match(_COUNTED, op.rest.strip()) else slower**0.5, 1.0, min(4 * slower, _MOST)),
     )
+
+
+def _of_a_lock(kernel: Kernel, loop: Operation, lock: Operation) -> Iterator[Finding]:
+    """A loop that waits for a lock, under which a CTA loads and stores what others do: they do it one after another."""
+    held = _held(kernel, loop, lock)
+    if kernel.grid is None or not {"tt.load", "tt.store"} <= {op.name for op in held}:
+        return
+    in_line, entered = _in_line(kernel, loop, lock), kernel.times(loop)
+    of_held = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses if one.operation in held)
+    bytes_ns = (bytes_of_cta(kernel) - of_held) * math.prod(kernel.grid) / H200_COPY_GB_PER_S
+    line_ns = in_line * (entered * H100_LOCK_NS + of_held / H200.l2_bytes_per_cycle / H200.max_mhz * 1e3)
+    most = line_ns / max(bytes_ns, LAUNCH_MS * 1e6)
+    if in_line < _LEAST_IN_LINE or most / _OVER_COPY < MEDIUM_GAIN:
+        return
+    yield kernel.finding(
+        RULE.id,
+        loop,
+        "medium",
+        f"{in_line} CTAs wait in line for one lock in {', '.join(sorted(kernel.tensors_of(lock)))}: each takes about "
+        f"{line_ns / in_line / 1e3:.1f} us to lock, load, store and unlock, and those that wait take up the SMs",
+        _NO_LOCK,
+        {"ctas": in_line, "waits_us": line_ns / 1e3},
+        confidence="medium",
+        estimate=(min(most / _OVER_COPY, _MOST), 1.0, min(most, _MOST)),
+    )
+
+
+def _lock_of(kernel: Kernel, loop: Operation) -> Operation | None:
+    """The atomic that a loop repeats until it takes a lock: it sets a constant in the place of another one.
+
+    One that compares and swaps the same number only looks: a flag, for which another CTA's work is awaited.
+    """
+    ends = (op for op in loop.regions[0].operations if op.name == "scf.condition")
+    tried = [op for end in ends for op in kernel.values.sources(end, 0) if op.name in ATOMICS and op in inside(loop)]
+    for op in tried:
+        numbers = [kernel.values.maker(op, place) for place in ((1, 2) if op.name == "tt.atomic_cas" else (1,))]
+        values = [constant(one) if one is not None and one.name == "arith.constant" else None for one in numbers]
+        known = [int(one.numbers) for one in values if one is not None]
+        if len(set(known)) == len(numbers) and (op.name == "tt.atomic_cas" or re.match(_SET, op.rest.strip())):
+            return op
+    return None
+
+
+def _held(kernel: Kernel, loop: Operation, lock: Operation) -> list[Operation]:
+    """What stands between the loop and what opens the lock, an atomic or a store at its address; empty without such."""
+    after = [op for op in kernel.operations if op.line > loop.last_line]
+    opens = (op for op in after if op.name in (*ATOMICS, *STORES) and _is_at(kernel, op, lock))
+    end = next(opens, None)
+    return [op for op in after if end is not None and op.line < end.line]
+
+
+def _is_at(kernel: Kernel, op: Operation, lock: Operation) -> bool:
+    """Whether an atomic or a store is at a lock's address."""
+    address, other = kernel.values.operand(op, 0), kernel.values.operand(lock, 0)
+    return address is not None and other is not None and np.array_equal(address.numbers, other.numbers)
+
+
+def _in_line(kernel: Kernel, loop: Operation, lock: Operation) -> int:
+    """CTAs of the launch for the lock with most of them; 0 where that is not known."""
+    origins = origins_of(kernel)
+    address, runs = (origins.operand(lock, 0), origins.runs(loop)) if origins is not None else (None, None)
+    if address is None or runs is None or kernel.grid is None:
+        return 0
+    taken, _ = np.broadcast_arrays(address.numbers, np.empty(math.prod(kernel.grid)))
+    counts = np.unique(taken[np.broadcast_to(runs, taken.shape)], return_counts=True)[1]
+    return int(counts.max(initial=0))
 
 
 def _of_zeros(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:

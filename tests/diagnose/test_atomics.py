@@ -1,0 +1,172 @@
+"""Atomics whose order nothing needs, and locks at which CTAs wait in line: each beside neighbours without the fault."""
+
+import pytest
+
+from tests.diagnose.test_kernels import KERNELS, diagnosis_of
+from tests.diagnose.test_severities import found
+
+pytestmark = pytest.mark.kernels
+
+SCATTER = """
+def scatter(index, x, out, counter, D: tl.constexpr, B: tl.constexpr):
+    rows, cols = tl.program_id(0) * B + tl.arange(0, B), tl.arange(0, D)
+    to = tl.load(index + rows)
+    v = tl.load(x + rows[:, None] * D + cols[None, :])
+    ATOMIC
+"""
+SCATTERED = """
+index = torch.zeros(1 << 20, device="cuda", dtype=torch.int32)
+x, out = torch.zeros(1 << 20, 64, device="cuda"), torch.zeros(100000, 64, device="cuda")
+scatter[(1 << 20 - BITS,)](index, x, out, torch.zeros(1, device="cuda", dtype=torch.int32), D=64, B=1 << BITS)
+"""
+AT = "out + to[:, None] * D + cols[None, :], v"
+
+
+@pytest.mark.parametrize(
+    ("atomic", "bits", "fences"),
+    [
+        (f"tl.atomic_add({AT})", 6, 8),  # 16 bytes an instruction
+        (f"tl.atomic_max({AT})", 6, 64),  # of floats Triton makes two: a maximum of int32, and a minimum of uint32
+        (f"tl.atomic_add({AT}, mask=v > 0)", 6, 32),
+        (f"tl.atomic_add({AT})", 3, None),  # one fence
+        (f"tl.atomic_add({AT}, sem='relaxed')", 6, None),
+        (f"tl.atomic_add({AT}, sem='release')", 6, None),
+        (f"tl.atomic_add({AT}, scope='sys')", 6, None),
+        (f"tl.store(x + rows[:, None] * D + cols[None, :], tl.atomic_add({AT}))", 6, None),
+        (f"tl.atomic_add({AT})\n    tl.atomic_add(counter, 1)", 6, 9),
+        (f"tl.atomic_add({AT})\n    last = tl.atomic_add(counter, 1) + 1 == tl.num_programs(0)\n"
+         "    tl.store(x + cols, tl.load(out + cols), mask=last)", 6, None),
+        (f"tl.atomic_add({AT})\n    while tl.load(out, volatile=True) < 1:\n        pass", 6, None),
+    ],
+    ids=["sum", "maximum", "mask", "few", "relaxed", "release", "system", "old", "count", "last", "awaited"],
+)  # fmt: skip
+def test_an_order_that_nothing_needs_costs_a_fence_an_instruction(tmp_path, atomic, bits, fences):
+    launch = SCATTERED.replace("BITS", str(bits))
+    one = found(tmp_path, SCATTER.replace("ATOMIC", atomic), launch).get("ordered-atomics")
+    assert (one and (one.source.line, one.evidence["fences"])) == (fences and (8, fences))
+    if one is not None:
+        assert one.estimate.low == 1
+        assert 1.1 < one.estimate.speedup < one.estimate.high
+
+
+FLAGS = """
+def produce(x, y, flags, n, B: tl.constexpr):
+    for tile in range(tl.program_id(0), n, tl.num_programs(0)):
+        i = tile * B + tl.arange(0, B)
+        v = tl.load(x + i)
+        STORE
+        tl.atomic_add(flags + tile // 8, VALUE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "value", "is_found"),
+    [("tl.store(y + i, v)", "1", False), ("pass", "1", True), ("tl.store(y + i, v)", "tl.sum(v, 0)", True)],
+    ids=["flag", "count", "sum"],
+)
+def test_a_count_beside_stores_may_be_a_flag(tmp_path, store, value, is_found):
+    dtype = "int32" if value == "1" else "float32"
+    launch = (
+        "x = torch.empty(1 << 20, device='cuda')\n"
+        f"produce[(1056,)](x, x, torch.zeros(1024, device='cuda', dtype=torch.{dtype}), 8192, 128)"
+    )
+    kernel = FLAGS.replace("STORE", store).replace("VALUE", value)
+    assert ("ordered-atomics" in found(tmp_path, kernel, launch)) is is_found
+
+
+def test_fences_of_a_helper_are_counted_once_and_reported_once(tmp_path):
+    kernel = """
+def put(to, at, v):
+    tl.atomic_add(to + at, v)
+
+@triton.jit
+def edges(ends, w, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(w + i)
+    put(out, tl.load(ends + i), v)
+    put(out, tl.load(ends + n + i), -v)
+"""
+    launch = (
+        "ends = torch.zeros(1 << 24, device='cuda', dtype=torch.int32)\n"
+        "w = torch.empty(1 << 23, device='cuda')\n"
+        "edges[(1 << 13,)](ends, w, torch.zeros(1 << 20, device='cuda'), 1 << 23, 1024)"
+    )
+    assert found(tmp_path, kernel, launch)["ordered-atomics"].evidence["fences"] == 16
+
+
+def test_the_estimate_is_near_what_relaxed_atomics_gave():
+    (one,) = (f for f in diagnosis_of(KERNELS / "drafts/cic_deposit.py").findings if f.id == "ordered-atomics")
+    assert one.evidence["fences"] == 16
+    assert one.estimate.speedup == pytest.approx(1.91, rel=0.15)  # measured on an H100
+
+
+LOCK = """
+def best(x, y, lock, C: tl.constexpr, B: tl.constexpr):
+    cols, cta = tl.arange(0, C), tl.program_id(0)
+    v = tl.sum(tl.load(x + (cta * B + tl.arange(0, B))[:, None] * C + cols[None, :]), 0)
+    at = cta WHICH
+    TAKE
+    HELD
+    tl.debug_barrier()
+    OPEN
+"""
+TAKE = "while tl.atomic_cas(lock + at, 0, 1) == 1:\n        pass"
+EXCHANGE = "taken = tl.atomic_xchg(lock + at, 1)\n    while taken != 0:\n        taken = tl.atomic_xchg(lock + at, 1)"
+TURN = "while tl.atomic_cas(lock + at, cta, cta) != cta:\n        pass"
+HELD = "tl.store(y + at * C + cols, tl.load(y + at * C + cols) + v)"
+OPEN = "tl.atomic_xchg(lock + at, 0)"
+
+
+@pytest.mark.parametrize(
+    ("which", "take", "held", "opens", "in_line"),
+    [
+        ("% 8", TAKE, HELD, OPEN, 64),
+        ("// 32", TAKE, HELD, OPEN, 32),
+        ("* 0", TAKE, HELD, "tl.atomic_and(lock + at, 0)", 512),
+        ("% 8", EXCHANGE, HELD, OPEN, 64),
+        ("% 64", TAKE, HELD, OPEN, None),  # 8 in line
+        ("% 8", TAKE, "pass", OPEN, None),  # a barrier or a guard
+        ("% 8", TAKE, HELD, "pass", None),  # each CTA once, and the first one only
+        ("% 8", TURN, HELD, "tl.atomic_xchg(lock + at, cta + 1)", None),  # sums in a fixed order
+    ],
+    ids=["columns", "neighbours", "one", "exchange", "many", "empty", "never", "turns"],
+)
+def test_ctas_wait_in_line_for_a_lock(tmp_path, which, take, held, opens, in_line):
+    launch = (
+        "x, y = torch.empty(1 << 14, 256, device='cuda'), torch.zeros(512, 256, device='cuda')\n"
+        "best[(512,)](x, y, torch.zeros(512, device='cuda', dtype=torch.int32), 256, 32)"
+    )
+    kernel = LOCK.replace("WHICH", which).replace("TAKE", take).replace("HELD", held).replace("OPEN", opens)
+    one = found(tmp_path, kernel, launch).get("atomic-contention")
+    assert (one and one.evidence["ctas"]) == in_line
+    if one is not None:
+        assert one.severity == "medium"
+        assert one.estimate.low == 1
+
+
+@pytest.mark.parametrize(("rows", "is_found"), [(32, True), (2048, False)])
+def test_a_lock_costs_little_beside_many_bytes(tmp_path, rows, is_found):
+    """16 CTAs for each of 8 locks take 21 us, and the bytes of 128 CTAs 1 us or 69 us."""
+    kernel = """
+def sums(x, y, lock, C: tl.constexpr, B: tl.constexpr, STEPS: tl.constexpr):
+    cols, at, v = tl.arange(0, C), tl.program_id(0) % 8, tl.zeros((C,), tl.float32)
+    for k in range(STEPS):
+        v += tl.sum(tl.load(x + ((tl.program_id(0) * STEPS + k) * B + tl.arange(0, B))[:, None] * C + cols[None, :]), 0)
+    while tl.atomic_cas(lock + at, 0, 1) == 1:
+        pass
+    tl.store(y + at * C + cols, tl.load(y + at * C + cols) + v)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock + at, 0)
+"""
+    launch = (
+        f"x, y = torch.empty(128 * {rows}, 256, device='cuda'), torch.zeros(8, 256, device='cuda')\n"
+        f"sums[(128,)](x, y, torch.zeros(8, device='cuda', dtype=torch.int32), 256, 32, {rows // 32})"
+    )
+    assert ("atomic-contention" in found(tmp_path, kernel, launch)) is is_found
+
+
+def test_a_lock_of_a_layer_norm_names_its_line_and_the_gain_that_was_measured():
+    (one,) = (f for f in diagnosis_of(KERNELS / "drafts/bias_gelu_backward.py").findings if f.id == "atomic-contention")
+    assert one.evidence["ctas"] == 128
+    assert one.estimate.speedup == pytest.approx(1.94, rel=0.1)  # measured on an H100
+    assert "for one lock in lock_ptr" in one.message
