@@ -64,7 +64,8 @@ class Access:
     request and sectors of 32 bytes that it touches. tile_bytes, tile_sectors: as if the cache kept every sector.
     asked_bytes: those of the tile that its mask lets through; all of them where the mask is data, of few CTAs, or ends
     at an argument, whose number at the launch is not known.
-    thread_bytes: consecutive bytes that a thread could ask for at once.
+    thread_bytes: consecutive bytes that a thread could ask for at once. requests: of a CTA. requests_of_runs: whether
+    the distinct elements of each request lie side by side, however few they are.
     """
 
     operation: Operation
@@ -76,6 +77,8 @@ class Access:
     tile_bytes: int
     asked_bytes: int
     thread_bytes: int
+    requests: int
+    requests_of_runs: bool
 
     @property
     def sector_use(self) -> float:
@@ -292,7 +295,8 @@ class Kernel:
         if value.loaded:  # where its first sector begins is not known: no alignment counts against it
             addresses = addresses - addresses.min() % SECTOR_BYTES
         stored = op.name in STORES  # by the first of the warps that hold the same elements
-        used, sectors = _requests(np.unique(addresses, axis=0) if stored else addresses, pointers.bytes, run)
+        requests = _requests(np.unique(addresses, axis=0) if stored else addresses, run)
+        used, sectors, runs = _moved(requests, pointers.bytes)
         distinct = np.unique(addresses)
         return Access(
             op,
@@ -304,6 +308,8 @@ class Kernel:
             len(distinct) * pointers.bytes,
             self._asked(op, value) * pointers.bytes,
             run * pointers.bytes,
+            len(requests),
+            runs,
         )
 
     def _asked(self, op: Operation, addresses: Value) -> int:
@@ -635,13 +641,17 @@ def run_of(addresses: NDArray[np.int64], size: int, *, aligned: bool) -> int:
     return run
 
 
-def _requests(addresses: NDArray[np.int64], size: int, run: int) -> tuple[int, int]:
-    """Bytes used, and sectors touched, of all requests of a CTA: one a warp and `run` registers."""
-    groups = addresses.reshape(addresses.shape[0] * addresses.shape[1] // run, run * addresses.shape[2])
-    ordered = np.sort(groups, axis=1)
-    distinct = 1 + np.count_nonzero(np.diff(ordered, axis=1), axis=1)
-    sectors = 1 + np.count_nonzero(np.diff(ordered // SECTOR_BYTES, axis=1), axis=1)
-    return int(distinct.sum()) * size, int(sectors.sum())
+def _requests(addresses: NDArray[np.int64], run: int) -> NDArray[np.int64]:
+    """Addresses, in order, by request of a CTA: one a warp and `run` registers."""
+    return np.sort(addresses.reshape(addresses.shape[0] * addresses.shape[1] // run, run * addresses.shape[2]), axis=1)
+
+
+def _moved(requests: NDArray[np.int64], size: int) -> tuple[int, int, bool]:
+    """Bytes used, and sectors touched, of requests, and whether what each of them uses lies side by side."""
+    distinct = 1 + np.count_nonzero(np.diff(requests, axis=1), axis=1)
+    sectors = 1 + np.count_nonzero(np.diff(requests // SECTOR_BYTES, axis=1), axis=1)
+    runs = bool(np.all(requests[:, -1] - requests[:, 0] == (distinct - 1) * size))
+    return int(distinct.sum()) * size, int(sectors.sum()), runs
 
 
 def mma_shape(op: Operation) -> tuple[int, int, int] | None:

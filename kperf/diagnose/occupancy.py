@@ -113,11 +113,11 @@ def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
             continue
         if op.name in ("tt.extern_elementwise", *LIBRARY_MATH):
             cycles += _LIBRARY * types[0].size / kernel.arch.fp32_per_cycle
-        elif op.name.startswith("math."):
+        elif op.name.startswith("math.") and op.name != "math.fma":
             cycles += types[0].size / kernel.arch.exponentials_per_cycle
         elif op.name in _MULTIPLIED or (op.name.startswith("arith.") and types[0].element == "i64"):
             cycles += _INTEGERS * (types[0].bytes // 4 or 1) ** 2 * types[0].size / kernel.arch.fp32_per_cycle
-        elif (op.name.startswith("arith.") and op.name not in _FREE) or op.name == "tt.reduce":
+        elif (op.name.startswith("arith.") and op.name not in _FREE) or op.name in ("tt.reduce", "math.fma"):
             cycles += types[0].size / kernel.arch.fp32_per_cycle
     return cycles
 

@@ -322,6 +322,45 @@ def test_a_row_in_the_layout_of_a_tile_that_lies_apart_is_no_fault_of_its_own(tm
     assert ("uncoalesced-access", line(FACTORS, "# row")) not in found
 
 
+BROADCAST = """
+@triton.jit
+def kernel(x, c, out, m, k, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, N)
+    acc = tl.zeros((M, N), tl.float32)
+    for step in range(k):
+        column = tl.load(x + step * m + i)  # here
+        row = tl.load(c + step * N + j)
+        acc += UPDATE
+    tl.store(out + i[:, None] * N + j[None, :], acc)
+"""
+
+
+def broadcast(tmp_path, update, *lengths):
+    source = BROADCAST.replace("UPDATE", update)
+    found = findings(tmp_path, source, "x=*fp32,c=*fp32,out=*fp32,m=i32:16,k=i32", lengths)
+    return found.get(("uncoalesced-access", line(source)))
+
+
+def test_a_vector_that_threads_share_lies_side_by_side(tmp_path):
+    """Each request loads one element. Beside few operations their number counts: 2 x 2 warps of 32 rows, 32 columns."""
+    far = "tl.abs(column[:, None] - row[None, :])"
+    assert broadcast(tmp_path, f"tl.exp({far})", "M=64", "N=64") is None
+    assert broadcast(tmp_path, far, "M=64", "N=128") is None
+    one = broadcast(tmp_path, "tl.maximum(column[:, None], row[None, :])", "M=64", "N=64")
+    assert one.message == (
+        "many threads load the same element of x, because the layout is that of the tile to which the elements are "
+        "broadcast: an iteration's requests take some 132 cycles of an SM, and its arithmetic and bytes take 64"
+    )
+    assert (one.severity, one.evidence["requests"]) == ("low", 128)
+    assert one.advice.startswith("make the tile longer along the dimension of the broadcast")
+
+
+def test_a_vector_that_threads_share_and_whose_elements_lie_apart_is_uncoalesced(tmp_path):
+    source = BROADCAST.replace("UPDATE", "tl.exp(column[:, None] - row[None, :])").replace("m + i)", "m + i * 16)")
+    found = findings(tmp_path, source, "x=*fp32,c=*fp32,out=*fp32,m=i32:16,k=i32", ("M=64", "N=64"))
+    assert "from device memory" in found["uncoalesced-access", line(source)].message
+
+
 SHORT_ROWS = """
 @triton.jit
 def kernel(x, out, N, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):

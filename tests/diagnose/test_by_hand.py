@@ -188,3 +188,124 @@ def test_vectors_shorter_than_a_tile_are_no_matrix_product(tmp_path):
     update = "acc += a[:, None] * b[None, :]"
     assert dot_by_hand(tmp_path, "for i in range(0, k)", update, "S=16", "K=16").evidence["elements"] == 256
     assert dot_by_hand(tmp_path, "for i in range(0, k)", update, "S=8", "K=16") is None
+
+
+SQUARES = """
+def squares(x_ptr, c_ptr, w_ptr, out, m, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i, j = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1) * N + tl.arange(0, N)
+    fixed = tl.load(x_ptr + i)[:, None]
+    acc = tl.zeros((M, N), tl.float32)
+    for step in LOOP:
+        x, c = tl.load(x_ptr + step * m + i)[:, None], tl.load(c_ptr + step * m + j)[None, :]
+        w = tl.load(w_ptr + step)
+        d = x - c
+        UPDATE
+    tl.store(out + i[:, None] * m + j[None, :], acc)
+"""
+
+
+def squares_by_hand(folder, update, loop="range(k)", *constexprs, element="bf16"):
+    source = SQUARES.replace("UPDATE", update).replace("LOOP", loop)
+    types = f"*{element},*{element},*fp32,*fp32,i32:16,i32"
+    return found(folder, source, types, *(constexprs or ("M=64", "N=64", "K=64"))).get("dot-by-hand")
+
+
+@pytest.mark.parametrize(
+    ("update", "loop"),
+    [
+        ("acc += d * d", "range(k)"),
+        ("acc += d * d", "range(K)"),
+        ("acc += d * d", "tl.static_range(64)"),
+        ("acc -= w * d * d", "range(k)"),
+        ("acc += w * (d * d)", "range(k)"),
+        ("d = d.to(tl.float32) / w; acc += d * d", "range(k)"),
+        ("acc = tl.fma(d.to(tl.float32), d.to(tl.float32), acc)", "range(k)"),
+        ("acc += (c - x) * (c - x) * 0.5", "range(k)"),
+    ],
+)
+def test_a_sum_of_squared_differences_is_a_matrix_product_by_hand(tmp_path, update, loop):
+    finding = squares_by_hand(tmp_path, update, loop)
+    assert finding.message.startswith("64x64 squared differences are summed on the FMA units")
+    assert "2 * tl.dot(x, c)" in finding.advice
+    assert "loses digits" in finding.advice
+    assert (finding.severity, finding.confidence, finding.source.line) == ("high", "medium", 12)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "acc += tl.abs(d)",
+        "acc += d * d * d",
+        "acc += d + d",
+        "acc += d * (x - 2 * c)",
+        "acc += d * d * tl.exp(d.to(tl.float32))",
+        "acc += tl.exp(-(d * d).to(tl.float32))",
+        "acc += tl.where(tl.abs(d) < 1, d * d, tl.abs(d))",
+        "acc = tl.maximum(acc, d * d)",
+        "acc += (fixed - c) * (fixed - c)",
+        "acc += (x - acc) * (x - acc)",
+        "acc += d * d; tl.store(out + step * m + i, tl.sum(acc, axis=1))",
+        "acc += (x - w) * (x - w)",
+    ],
+)
+def test_other_functions_of_a_difference_are_no_matrix_product(tmp_path, update):
+    assert squares_by_hand(tmp_path, update) is None
+
+
+def test_few_or_short_squares_are_no_matrix_product(tmp_path):
+    assert squares_by_hand(tmp_path, "acc += d * d", "range(8)") is None
+    assert squares_by_hand(tmp_path, "acc += d * d", "tl.static_range(3)") is None
+    assert squares_by_hand(tmp_path, "acc += d * d", "range(k)", "M=64", "N=8", "K=64") is None
+    assert squares_by_hand(tmp_path, "acc += (d * d).to(tl.float32)", element="fp64") is None
+
+
+def test_what_squares_cost_is_beside_the_bytes_that_a_dot_moves_too(tmp_path):
+    """A subtraction, a cast and an FMA an element, at 128 a cycle; L2 gives 64 bytes a cycle, and memory takes 20."""
+    finding = squares_by_hand(tmp_path, "d = d.to(tl.float32); acc += d * d", "range(K)")
+    by_hand = 64 * 64 * 64 * 3 / 128
+    moving = 64 * 2 * 64 * 2 / 64 + 64 * 64 * 4 / 20
+    assert finding.estimate.speedup == pytest.approx(by_hand / moving, rel=0.01)
+    assert finding.estimate.low == pytest.approx(by_hand / moving / 4, rel=0.01)
+
+
+SQUARES_OF_TILES = """
+def squares(x_ptr, c_ptr, out, k, D: tl.constexpr, K: tl.constexpr):
+    i, j, d = tl.program_id(0) * 32 + tl.arange(0, 32), tl.arange(0, 32), tl.arange(0, K)
+    acc = tl.zeros((32, 32), tl.float32)
+    for start in range(0, D, K):
+        x = tl.load(x_ptr + i[:, None] * D + start + d[None, :])
+        c = tl.load(c_ptr + j[:, None] * D + start + d[None, :])
+        near = x[:, None, :] - c[None, :, :]
+        UPDATE
+    tl.store(out + i[:, None] * 32 + j[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("update", "sizes", "is_found"),
+    [
+        ("acc += tl.sum(near * near, axis=2)", ("D=256", "K=8"), True),
+        ("acc = tl.sum(near * near, axis=2)", ("D=32", "K=32"), True),
+        ("acc += tl.sum(near * near * tl.load(x_ptr + d)[None, None, :], axis=2)", ("D=256", "K=16"), True),
+        ("acc = tl.sum(near * near, axis=2)", ("D=256", "K=8"), False),
+        ("acc += tl.sqrt(tl.sum(near * near, axis=2))", ("D=256", "K=8"), False),
+        ("acc += tl.sum(tl.abs(near), axis=2)", ("D=256", "K=8"), False),
+        ("acc += tl.sum(near, axis=2)", ("D=256", "K=16"), False),
+        ("acc += tl.sum(tl.fma(near, near, near), axis=2)", ("D=256", "K=16"), False),
+        ("acc += tl.max(near * near, axis=2)", ("D=256", "K=8"), False),
+        ("acc += tl.sum(near * near, axis=1)", ("D=256", "K=32"), False),
+    ],
+)
+def test_squared_differences_of_tiles_are_a_matrix_product_if_they_are_summed_along_both(
+    tmp_path, update, sizes, is_found
+):
+    source = SQUARES_OF_TILES.replace("UPDATE", update)
+    assert ("dot-by-hand" in found(tmp_path, source, "*fp32,*fp32,*fp32,i32", *sizes)) == is_found
+
+
+def test_the_maximum_of_products_is_no_matrix_product(tmp_path):
+    product = SQUARES_OF_TILES.replace("x[:, None, :] - c", "x[:, None, :] * c")
+    for reduction, is_found in (("tl.sum", True), ("tl.max", False)):
+        source = product.replace("UPDATE", f"acc += {reduction}(near, axis=2)")
+        rules = found(tmp_path, source, "*fp32,*fp32,*fp32,i32", "D=256", "K=16")
+        assert ("dot-by-hand" in rules) == is_found

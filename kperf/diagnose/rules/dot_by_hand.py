@@ -1,40 +1,56 @@
-"""A matrix product written as a broadcast, a multiplication and a sum: along a dimension, or of rank-1 updates."""
+"""A matrix product written as a broadcast, a multiplication and a sum: along a dimension, or of rank-1 updates.
+
+Squared distances are one too: |x - c|^2 = |x|^2 + |c|^2 - 2 x.c.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import LEAST_TILE, LOOPS, Kernel
+from kperf.arch import H200
+from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, inside, loops_around, own
 from kperf.diagnose.loops import carried, read
+from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
-from kperf.ir.layouts import tensor_types
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation, Region
 from kperf.trace.analyze.finding import Finding
 
 _ADDITIONS = {"arith.addf": (0, 1), "arith.subf": (0,), "math.fma": (2,)}
 """Operations that add a product to a sum -> the places at which the sum may be."""
+_CASTS = ("arith.extf", "arith.truncf", "ttg.convert_layout")
+"""What leaves the elements where they are, and their values (nearly) the same."""
+_PRODUCTS = ("arith.mulf", "math.fma")
+_WEIGHTS = ("tt.splat", "tt.broadcast", "arith.constant")
+"""What may scale the square of a difference: a number, or one of each row, of each column or of each iteration."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of sums over a product of three dimensions, and of sums of rank-1 updates."""
     for op in kernel.named("tt.reduce"):
         types = tensor_types(op.rest) or tensor_types(kernel.module.lines[op.last_line])
-        maker = kernel.values.maker(op, 0)
-        if not types or len(types[0].shape) != 3 or maker is None or maker.name != "arith.mulf":
+        product = kernel.values.maker(op, 0)
+        if not types or len(types[0].shape) != 3 or product is None or not _adds(op):
             continue
-        if _factors(kernel, maker):
-            yield _finding(
-                kernel,
-                maker,
-                f"a product of {_by(types[0].shape)} elements is summed",
-                "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
-            )
-    bodies = (loop.regions[-1] for loop in kernel.named(*LOOPS))
-    for region in (*kernel.module.function.regions, *bodies):
-        for product in _outer_products(kernel, region):
+        if product.name == "arith.mulf" and _broadcasts(kernel, product):
             yield _finding(
                 kernel,
                 product,
-                f"rank-1 updates of {_by(tensor_types(product.rest)[0].shape)} elements are summed",
+                f"a product of {_by(types[0].shape)} elements is summed",
+                "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
+            )
+        elif _is_sum_of_squares(kernel, op, product, types[0]):
+            yield from _of_squares(kernel, [product])
+    bodies = (loop.regions[-1] for loop in kernel.named(*LOOPS))
+    for region in (*kernel.module.function.regions, *bodies):
+        for products in _outer_products(kernel, region):
+            if _square(kernel, products[-1]):
+                yield from _of_squares(kernel, products)
+                continue
+            yield _finding(
+                kernel,
+                products[-1],
+                f"rank-1 updates of {_by(tensor_types(products[-1].rest)[0].shape)} elements are summed",
                 f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write acc = tl.dot(a, b, acc) "
                 "with 16-bit operands",
             )
@@ -52,19 +68,128 @@ def _finding(kernel: Kernel, product: Operation, computed: str, advice: str) -> 
     )
 
 
+def _of_squares(kernel: Kernel, products: Sequence[Operation]) -> Iterator[Finding]:
+    """Of sums of squared differences, if a dot gives anything beside the kernel's bytes and its other arithmetic."""
+    tile = tensor_types(products[-1].rest)[0]
+    gain = _gain(kernel, products)
+    if gain >= MEDIUM_GAIN:
+        yield kernel.finding(
+            RULE.id,
+            products[-1],
+            "high" if gain >= SEVERE_GAIN else "medium",
+            f"{_by(tile.shape)} squared differences are summed on the FMA units: |x - c|^2 is |x|^2 + |c|^2 - 2 x.c, "
+            "and x.c is a matrix multiplication, which the tensor cores do faster",
+            f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write x2[:, None] + c2[None, :] - "
+            "2 * tl.dot(x, c) with the sums of squares x2 and c2 in float32; where x and c are large and nearly equal, "
+            "this loses digits: subtract a common mean from both first",
+            {"elements": tile.size},
+            confidence="medium",
+            estimate=(gain, max(gain / 4, 1.0), 2 * gain),
+        )
+
+
+def _gain(kernel: Kernel, products: Sequence[Operation]) -> float:
+    """Cycles with the squares on the FMA units over those with MMAs, of a CTA; its bytes take as long in both.
+
+    Of an iteration alone where nothing says how many there are. L2 gives what is loaded, since other CTAs load it too,
+    and memory takes what is stored. Of the kmeans_assign of 27 x (H100) this gives 16.
+    """
+    loop = next(iter(loops_around(products[0])), None)
+    repeated = loop is not None and kernel.iterations(loop) is None
+    operations = list(own(loop)) if loop is not None and repeated else kernel.operations
+    by_hand = [op for product in products for op in _square(kernel, product)]
+    sums = {name for product in products for name in product.results}
+    others = [op for op in operations if op not in by_hand and not sums & read(op)]
+    elements = sum(tensor_types(product.rest)[0].size * kernel.times(product) for product in products)
+    by_dot = 2 * elements / kernel.arch.flop_per_cycle["bf16"]
+    moving = sum(
+        kernel.times(op)
+        * moved_bytes(kernel, [op])
+        / (kernel.arch.memory_bytes_per_cycle if op.name in STORES else H200.l2_bytes_per_cycle)
+        for op in operations
+    )
+    left = _computing(kernel, others)
+    return max(_computing(kernel, by_hand) + left, moving) / max(by_dot + left, moving)
+
+
+def _computing(kernel: Kernel, operations: Sequence[Operation]) -> float:
+    """Cycles of an SM in which a CTA does these operations, as often as it does them."""
+    return sum(kernel.times(op) * arithmetic_cycles(kernel, [op]) for op in operations)
+
+
 def _by(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _factors(kernel: Kernel, op: Operation) -> list[Operation]:
-    """The broadcasts of a product's two factors; empty of what is no product of broadcasts."""
-    factors = [kernel.values.maker(op, place) for place in (0, 1)] if op.name in ("arith.mulf", "math.fma") else []
-    broadcasts = [factor for factor in factors if factor is not None and factor.name == "tt.broadcast"]
+def _adds(reduction: Operation) -> bool:
+    return any(op.name == "arith.addf" for op in inside(reduction))
+
+
+def _is_sum_of_squares(kernel: Kernel, op: Operation, product: Operation, tile: TensorType) -> bool:
+    """Whether a reduction sums squared distances of vectors that both run along its axis, all as long as a tile."""
+    if not _square(kernel, product) or not _is_outer(kernel, product):
+        return False
+    axis = int(op.rest.partition("axis = ")[2].partition(" ")[0] or 0)
+    vectors = [tensor_types(one.rest)[0] for one in _broadcasts(kernel, _square(kernel, product)[-1])]
+    return all(one.shape[axis] > 1 for one in vectors) and tile.shape[axis] * _repeats(kernel, op) >= LEAST_TILE
+
+
+def _repeats(kernel: Kernel, op: Operation) -> int:
+    """How many results of an operation a loop adds up; 1 where it does not."""
+    for loop in loops_around(op)[:1]:
+        begins = {end: begin for begin, end in carried(loop)}
+        for one in loop.regions[-1].operations:
+            sums = one.name in _ADDITIONS and begins.get(one.results[0]) in read(one)
+            if sums and any(_uncast(kernel, kernel.values.maker(one, place)) is op for place in (0, 1)):
+                return kernel.iterations(loop) or LEAST_TILE
+    return 1
+
+
+def _uncast(kernel: Kernel, op: Operation | None) -> Operation | None:
+    """What makes the elements that an operation casts, or the operation itself."""
+    while op is not None and op.name in _CASTS:
+        op = kernel.values.maker(op, 0)
+    return op
+
+
+def _broadcasts(kernel: Kernel, op: Operation) -> list[Operation]:
+    """The two broadcasts that an operation multiplies or subtracts; empty of what does not."""
+    joins = op.name in (*_PRODUCTS, "arith.subf")
+    operands = [kernel.values.maker(op, place) for place in (0, 1)] if joins else []
+    broadcasts = [one for one in operands if one is not None and one.name == "tt.broadcast"]
     return broadcasts if len(broadcasts) == 2 else []
 
 
-def _outer_products(kernel: Kernel, region: Region) -> Iterator[Operation]:
-    """The first of the outer products that are added to one sum, in a loop or one after another, if they are many.
+def _square(kernel: Kernel, product: Operation) -> list[Operation]:
+    """The operations that square a difference of two broadcasts, the difference last; empty of other products.
+
+    Weights may scale the square. Of float64 it is none: whoever computes in it wants the digits that a dot would lose.
+    """
+    found, differences = list[Operation](), list[Operation]()
+    factors: list[Operation | None] = [product]
+    while factors:
+        op = factors.pop()
+        if op is None:
+            return []
+        if op.name == "arith.subf":
+            differences.append(op)
+        elif op.name in (*_CASTS, "arith.mulf", "arith.divf") or (op is product and op.name == "math.fma"):
+            found += [op] if op not in found else []
+            factors += [kernel.values.maker(op, place) for place in range(min(len(op.operands), 2))]
+        elif op.name not in _WEIGHTS:
+            return []
+    squares = len(differences) == 2 and differences[0] is differences[1] and "f64" not in product.rest
+    return [*found, differences[0]] if squares and _broadcasts(kernel, differences[0]) else []
+
+
+def _vectors(kernel: Kernel, product: Operation) -> Operation | None:
+    """The operation on the two broadcasts: the product itself, or the difference of which it is the square."""
+    multiplies = product.name in _PRODUCTS and _broadcasts(kernel, product)
+    return product if multiplies else next(iter(_square(kernel, product)[::-1]), None)
+
+
+def _outer_products(kernel: Kernel, region: Region) -> Iterator[list[Operation]]:
+    """The outer products that are added to one sum, in a loop or one after another, the last first, if they are many.
 
     Nothing else in a loop may read the sum: what reads it in each iteration, as a recurrence does with its state, needs
     the sum of that iteration.
@@ -84,9 +209,10 @@ def _outer_products(kernel: Kernel, region: Region) -> Iterator[Operation]:
             products = [one for one in products if _is_of_iteration(kernel, one, loop)]
             depth = len(products) * (kernel.iterations(loop) or LEAST_TILE)
         else:
-            depth = min(len({one.operands[place] for one in products}) for place in (0, 1))
+            pairs = [pair for one in products if (pair := _vectors(kernel, one)) is not None]
+            depth = min(len({pair.operands[place] for pair in pairs}) for place in (0, 1))
         if depth >= LEAST_TILE:
-            yield products[-1]
+            yield products
 
 
 def _added(kernel: Kernel, op: Operation) -> tuple[str, Operation] | None:
@@ -99,8 +225,9 @@ def _added(kernel: Kernel, op: Operation) -> tuple[str, Operation] | None:
 
 
 def _is_outer(kernel: Kernel, product: Operation) -> bool:
-    """Whether the factors are vectors along different dimensions, each as long as a tile."""
-    shapes = [tensor_types(factor.rest) for factor in _factors(kernel, product)]
+    """Whether the factors, or what is subtracted, are vectors along different dimensions, each as long as a tile."""
+    pair = _vectors(kernel, product)
+    shapes = [tensor_types(one.rest) for one in _broadcasts(kernel, pair)] if pair is not None else []
     lengths = [
         max((length for length, before in zip(tile.shape, vector.shape, strict=True) if before < length), default=0)
         for vector, tile in shapes
@@ -111,7 +238,8 @@ def _is_outer(kernel: Kernel, product: Operation) -> bool:
 
 def _is_of_iteration(kernel: Kernel, product: Operation, loop: Operation) -> bool:
     """Whether each iteration has other vectors: with the same one the others could be added before the product."""
-    return all(loop in kernel.values.sources(product, place) for place in (0, 1))
+    pair = _vectors(kernel, product)
+    return pair is not None and all(loop in kernel.values.sources(pair, place) for place in (0, 1))
 
 
 RULE = Rule("dot-by-hand", "A matrix multiplication without tl.dot", check, explained_by=("scan-by-hand",))

@@ -7,10 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of, own
+from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
+<<<<<<< HEAD
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
+=======
+from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
+>>>>>>> products
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
@@ -44,10 +50,49 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield _together(kernel, access, others)
         elif _has_layout_of(access, poor) or _is_cut(kernel, access):
             continue
+        elif _is_broadcast(access):
+            yield from _broadcast(kernel, access)
         elif _from_memory(access) or access.sector_use < BAD_SECTOR_USE:
             apart.append(access)  # else the second half of a sector comes from the cache
     for access in apart:
         yield _apart(kernel, access, [one for one in apart if _from_memory(one)])
+
+
+def _is_broadcast(access: Access) -> bool:
+    """Whether a load uses little of its sectors because threads of a warp need the same few elements, side by side.
+
+    The layout of a vector that is broadcast is a slice of its tile's: threads along the broadcast load the same.
+    """
+    return access.operation.name in LOADS and access.requests_of_runs and not _from_memory(access)
+
+
+def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
+    """Of such a load, if its requests take longer than the arithmetic and the bytes of the loop's iteration.
+
+    An SM starts a request of a warp a cycle (H100 whitepaper: 32 load/store units), and L1 serves what lies in a sector
+    at once. Not measured: a hint.
+    """
+    for loop in loops_around(access.operation)[:1]:
+        iteration = list(own(loop))
+        requests = sum(one.requests for one in kernel.accesses if one.operation in iteration)
+        least = max(
+            arithmetic_cycles(kernel, iteration), moved_bytes(kernel, iteration) / kernel.arch.memory_bytes_per_cycle
+        )
+        gain = max(requests, least) / max(requests - access.requests, least, 1)
+        if gain >= MEDIUM_GAIN:
+            yield kernel.finding(
+                RULE.id,
+                access.operation,
+                "low",
+                f"many threads load the same element of {name_of(access.value, kernel)}, because the layout is that of "
+                f"the tile to which the elements are broadcast: an iteration's requests take some {requests} cycles of "
+                f"an SM, and its arithmetic and bytes take {least:.0f}",
+                "make the tile longer along the dimension of the broadcast, so that each element that a thread loads "
+                "serves more elements of the tile",
+                _evidence(access) | {"requests": access.requests},
+                confidence="low",
+                estimate=(gain**0.5, 1.0, gain),
+            )
 
 
 def _has_layout_of(access: Access, poor: list[Access]) -> bool:
