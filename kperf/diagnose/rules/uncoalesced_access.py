@@ -10,13 +10,8 @@ from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of, own
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
-<<<<<<< HEAD
-from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
-=======
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
->>>>>>> products
+from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
