@@ -93,7 +93,7 @@ def test_it_does_so_with_an_estimate_whose_numbers_are_wrong(monkeypatch):
         regrets += [replayed(study, seed, of=wrong)[0] for study in STUDIES[:3]]
     missed = sum(regret > GOAL for regret in regrets)
     assert missed <= 0.1 * len(regrets)
-    assert said(f"{missed} of {len(regrets)} replays")
+    assert said(f"{missed} of {len(regrets)} simulated searches")
 
 
 def row(words, numbers, form):
@@ -105,12 +105,13 @@ def test_the_pages_say_what_is_recorded():
     tuned_ms = [run[TUNED_KEY].median_ms for run in comparisons]
     assert said(row("tuned kernel, ms", tuned_ms, ".4f"))
     before = [run[DEFAULT_KEY].median_ms / ms for run, ms in zip(comparisons, tuned_ms, strict=True)]
-    assert said(row("times as fast as before tuning", before, ".1f"))
+    assert said(row("tuned kernel: times as fast as before tuning", before, ".1f"))
     assert {study.ratio_to_vendor[0] for study in STUDIES} == {"cudnn"}
     ratios = [study.ratio_to_vendor[1] for study in STUDIES]
-    assert said(row("times as fast as cuDNN, the fastest vendor's kernel", ratios, ".3f"))
+    assert said(row("tuned kernel: times as fast as cuDNN, the fastest vendor's kernel", ratios, ".3f"))
     regrets = [100 * study.regret for study in STUDIES]
-    assert said(row("how much slower the search's choice is than the fastest configuration, %", regrets, ".1f"))
+    label = "how much slower the configuration that the search found is than the fastest configuration, %"
+    assert said(row(label, regrets, ".1f"))
     (runnable,) = {study.runnable for study in STUDIES}
     (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
     assert said(f"{runnable} configurations compile, and {failed} of them fail when they run")
