@@ -107,8 +107,12 @@ class Hidden:
             return []
         rewrites = []
         if multiples:
+            are = "is a multiple" if len(multiples) == 1 else "are multiples"
             likewise = f" (likewise for {_and(multiples[1:])})" if multiples[1:] else ""
-            rewrites.append(f"write {multiples[0]} // 16 * 16 in place of {multiples[0]}{likewise}")
+            rewrites.append(
+                f"where {_and(multiples)} {are} of 16 at each launch, write {multiples[0]} // 16 * 16 in place of "
+                f"{multiples[0]}{likewise}"
+            )
         if ones:
             rewrites.append(f"declare {_and(ones)} as tl.constexpr")
         return rewrites

@@ -86,9 +86,12 @@ def test_a_stride_of_0_is_one_number_for_all_and_others_lie_apart(tmp_path):
 @pytest.mark.parametrize(
     ("decorator", "advice"),
     [
-        ('do_not_specialize=["lda", "ldb"]', "remove lda and ldb from do_not_specialize; or write lda // 16 * 16"),
-        ("do_not_specialize=[5, 7]", "remove lda and ldb from do_not_specialize; or write lda // 16 * 16"),
-        ('do_not_specialize_on_alignment=["ldb"]', "remove ldb from do_not_specialize_on_alignment; or write ldb"),
+        (
+            'do_not_specialize=["lda", "ldb"]',
+            "remove lda and ldb from do_not_specialize; or where lda and ldb are multiples",
+        ),
+        ("do_not_specialize=[5, 7]", "remove lda and ldb from do_not_specialize; or where lda and ldb are multiples"),
+        ('do_not_specialize_on_alignment=["ldb"]', "remove ldb from do_not_specialize_on_alignment; or where ldb is"),
         ('do_not_specialize=["bn"]', "remove bn from do_not_specialize; or declare bn as tl.constexpr"),
         ('do_not_specialize=["N"]', None),
     ],
@@ -153,8 +156,18 @@ for first, stride in LAUNCHES:
 @pytest.mark.parametrize(
     ("left", "launches", "rule", "advice"),
     [
-        ("'stride'", [(0, 4112)], "narrow-access", "remove stride from do_not_specialize; or write stride // 16 * 16"),
-        ("'n'", [(0, 4112)], "mask-stops-vectors", "remove n from do_not_specialize; or write n // 16 * 16"),
+        (
+            "'stride'",
+            [(0, 4112)],
+            "narrow-access",
+            "remove stride from do_not_specialize; or where stride is a multiple of 16 at",
+        ),
+        (
+            "'n'",
+            [(0, 4112)],
+            "mask-stops-vectors",
+            "remove n from do_not_specialize; or where n is a multiple of 16 at each launch",
+        ),
         ("'x'", [(0, 4112)], "narrow-access", "remove x from do_not_specialize"),
         ("'x'", [(1, 4112)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),
         ("'stride'", [(0, 4112), (0, 4111)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),

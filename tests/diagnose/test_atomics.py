@@ -33,12 +33,17 @@ AT = "out + to[:, None] * D + cols[None, :], v"
         (f"tl.atomic_add({AT}, sem='release')", 6, None),
         (f"tl.atomic_add({AT}, scope='sys')", 6, None),
         (f"tl.store(x + rows[:, None] * D + cols[None, :], tl.atomic_add({AT}))", 6, None),
-        (f"tl.atomic_add({AT})\n    tl.atomic_add(counter, 1)", 6, 9),
+        (f"tl.atomic_add({AT})\n    tl.debug_barrier()\n    tl.atomic_add(counter, 1)", 6, None),
+        (f"tl.atomic_add({AT})\n    tl.atomic_add(counter + tl.arange(0, 1), 1)", 6, None),
+        (f"tl.atomic_add({AT})\n    tl.store(out + rows, 0.0)", 6, None),
+        (f"tl.atomic_add({AT})\n    while tl.load(counter, volatile=True) < 1:\n        pass", 6, None),
+        (f"tl.atomic_add({AT})\n    tl.atomic_xchg(counter, 1)", 6, None),
         (f"tl.atomic_add({AT})\n    last = tl.atomic_add(counter, 1) + 1 == tl.num_programs(0)\n"
          "    tl.store(x + cols, tl.load(out + cols), mask=last)", 6, None),
         (f"tl.atomic_add({AT})\n    while tl.load(out, volatile=True) < 1:\n        pass", 6, None),
     ],
-    ids=["sum", "maximum", "mask", "few", "relaxed", "release", "system", "old", "count", "last", "awaited"],
+    ids=["sum", "maximum", "mask", "few", "relaxed", "release", "system", "old", "flag",
+         "flags", "stored", "polled", "opened", "last", "awaited"],
 )  # fmt: skip
 def test_an_order_that_nothing_needs_costs_a_fence_an_instruction(tmp_path, atomic, bits, fences):
     launch = SCATTERED.replace("BITS", str(bits))
@@ -142,6 +147,25 @@ def test_ctas_wait_in_line_for_a_lock(tmp_path, which, take, held, opens, in_lin
     if one is not None:
         assert one.severity == "medium"
         assert one.estimate.low == 1
+        assert one.advice.startswith("add with tl.atomic_add")
+
+
+LARGEST = "tl.store(y + at * C + cols, tl.maximum(tl.load(y + at * C + cols), v))"
+MANY = "while tl.sum(tl.atomic_xchg(lock + at + tl.arange(0, 16), tl.full((16,), 1, tl.int32)), 0) > 0:\n        pass"
+
+
+@pytest.mark.parametrize(("take", "held", "is_found"), [(TAKE, LARGEST, True), (MANY, HELD, False)])
+def test_what_no_sum_replaces_is_combined_in_a_second_kernel(tmp_path, take, held, is_found):
+    launch = (
+        "x, y = torch.empty(1 << 14, 256, device='cuda'), torch.zeros(512, 256, device='cuda')\n"
+        "best[(512,)](x, y, torch.zeros(512, device='cuda', dtype=torch.int32), 256, 32)"
+    )
+    kernel = LOCK.replace("WHICH", "% 8").replace("TAKE", take).replace("HELD", held).replace("OPEN", OPEN)
+    one = found(tmp_path, kernel, launch).get("atomic-contention")
+    assert (one is not None) is is_found
+    if one is not None:
+        assert "tl.atomic_add" not in one.advice
+        assert one.advice.endswith("combine the parts in a second kernel, without a lock")
 
 
 @pytest.mark.parametrize(("rows", "is_found"), [(32, True), (2048, False)])

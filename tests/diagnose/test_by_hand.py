@@ -246,6 +246,8 @@ def test_a_sum_of_squared_differences_is_a_matrix_product_by_hand(tmp_path, upda
         "acc += (x - acc) * (x - acc)",
         "acc += d * d; tl.store(out + step * m + i, tl.sum(acc, axis=1))",
         "acc += (x - w) * (x - w)",
+        "acc += w / (d * d).to(tl.float32)",
+        "acc += d * d * c",  # |x|^2 would be a matrix multiplication too
     ],
 )
 def test_other_functions_of_a_difference_are_no_matrix_product(tmp_path, update):

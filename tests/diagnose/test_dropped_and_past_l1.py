@@ -57,6 +57,7 @@ def test_of_two_sides_that_rows_choose_from_one_is_loaded_in_vain(tmp_path, part
     assert finding.source.line == 10
     assert finding.message.startswith("a and b are both loaded whole, and tl.where keeps one of the two")
     assert "mask=condition in the load of a, and mask=~condition in the load of b" in finding.advice
+    assert finding.advice.endswith("a load that has a mask already keeps its other=, and its mask is joined with &")
     assert finding.estimate.speedup == pytest.approx(1.5, rel=0.01)  # three tiles in place of two
     assert finding.estimate.low == 1.0
 

@@ -44,7 +44,7 @@ def test_bins_that_are_data_are_few_by_the_tensor_that_is_launched(tmp_path, bin
     assert (found is not None) == (each is not None)
     if found is not None and each is not None:
         assert f"the launch updates the {bins} elements of counts by atomics, {each} on average" in found.message
-        assert found.evidence == {"elements": 1 << 24, "addresses": bins}
+        assert (found.evidence["elements"], found.evidence["addresses"]) == (1 << 24, bins)
         assert "tl.histogram" in found.advice
 
 

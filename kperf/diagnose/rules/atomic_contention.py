@@ -39,6 +39,7 @@ _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
 
 _SET = r"exch\b"
+_ADDITIONS = ("arith.addf", "arith.addi")
 _COUNTED = r"add\b"
 _ADDED = r"f?add\b"
 _ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
@@ -60,10 +61,11 @@ _LEAST_IN_LINE = 16
 _OVER_COPY = 1.65
 """Time of a kernel whose lock is gone over that of its bytes at a copy's rate: 86 us for 201 MB (bias_gelu_backward,
 H100)."""
-_NO_LOCK = (
-    'add with tl.atomic_add(..., sem="relaxed"), which needs no lock; or store the part of each CTA in a buffer of its '
-    "own, and add the parts in a second kernel"
+_SUM_WITHOUT_LOCK = (
+    'add with tl.atomic_add(..., sem="relaxed"), which needs no lock, to a tensor of zeros; or store the part of each '
+    "CTA in a buffer of its own, and add the parts in a second kernel"
 )
+_PARTS = "store the part of each CTA in a buffer of its own, and combine the parts in a second kernel, without a lock"
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -201,7 +203,7 @@ def _of_a_lock(kernel: Kernel, loop: Operation, lock: Operation) -> Iterator[Fin
         "medium",
         f"{in_line} CTAs wait in line for one lock in {', '.join(sorted(kernel.tensors_of(lock)))}: each takes about "
         f"{line_ns / in_line / 1e3:.1f} us to lock, load, store and unlock, and those that wait take up the SMs",
-        _NO_LOCK,
+        _SUM_WITHOUT_LOCK if _adds_alone(kernel, held) else _PARTS,
         {"ctas": in_line, "waits_us": line_ns / 1e3},
         confidence="medium",
         estimate=(min(most / _OVER_COPY, _MOST), 1.0, min(most, _MOST)),
@@ -218,7 +220,7 @@ def _lock_of(kernel: Kernel, loop: Operation) -> Operation | None:
     for op in tried:
         numbers = [kernel.values.maker(op, place) for place in ((1, 2) if op.name == "tt.atomic_cas" else (1,))]
         values = [constant(one) if one is not None and one.name == "arith.constant" else None for one in numbers]
-        known = [int(one.numbers) for one in values if one is not None]
+        known = [int(one.numbers) for one in values if one is not None and one.numbers.size == 1]
         if len(set(known)) == len(numbers) and (op.name == "tt.atomic_cas" or re.match(_SET, op.rest.strip())):
             return op
     return None
@@ -230,6 +232,22 @@ def _held(kernel: Kernel, loop: Operation, lock: Operation) -> list[Operation]:
     opens = (op for op in after if op.name in (*ATOMICS, *STORES) and _is_at(kernel, op, lock))
     end = next(opens, None)
     return [op for op in after if end is not None and op.line < end.line]
+
+
+def _adds_alone(kernel: Kernel, held: Sequence[Operation]) -> bool:
+    """Whether all that is stored under a lock is a sum with what was loaded under it."""
+    stored = [kernel.values.maker(op, 1) for op in held if op.name == "tt.store"]
+    return all(
+        op is not None
+        and op.name in _ADDITIONS
+        and any(one in held and one.name == "tt.load" for one in _operands(kernel, op))
+        for op in stored
+    )
+
+
+def _operands(kernel: Kernel, op: Operation) -> list[Operation]:
+    """What makes the two operands of an operation, as far as it is known."""
+    return [one for place in (0, 1) if (one := kernel.values.maker(op, place)) is not None]
 
 
 def _is_at(kernel: Kernel, op: Operation, lock: Operation) -> bool:

@@ -58,6 +58,12 @@ class _Choice:
         """Whether both sides are loaded for it alone."""
         return len(self.sides) > 1
 
+    @property
+    def is_of_two_tensors(self) -> bool:
+        """Whether the two sides are of different tensors: of one, as the halves of a row, the cache has both."""
+        tensors = [frozenset().union(*(one.value.arguments for one in side)) for side in self.sides.values()]
+        return self.is_of_two and tensors[0] != tensors[1]
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """One finding for all choices of a kernel, if memory bounds it: one flag decides on each tile of a state.
@@ -66,7 +72,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     removes nothing but what lies behind the last row. An iteration that is compared with a loaded length is a case of
     masked-tiles.
     """
-    choices = [choice for choice in _choices(kernel) if choice.is_of_two or choice.is_of_flags]
+    choices = [choice for choice in _choices(kernel) if choice.is_of_flags or choice.is_of_two_tensors]
     if not choices or bound_of(kernel).unit != "memory":
         return
     likely, most = _gain(kernel, choices)
@@ -91,7 +97,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         + ", and ".join(
             f"mask={'' if place == _IF_TRUE else '~'}condition in the load of {name}" for place, name in names.items()
         )
-        + ", with & before it if the load has a mask already, and other=0.0",
+        + "; a load that has a mask already keeps its other=, and its mask is joined with &",
         {"loaded_bytes": sum(access.asked_bytes for side in largest.sides.values() for access in side)},
         confidence="medium" if largest.is_of_two else "low",
         estimate=(likely, 1.0, most),

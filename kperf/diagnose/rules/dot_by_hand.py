@@ -21,8 +21,9 @@ _ADDITIONS = {"arith.addf": (0, 1), "arith.subf": (0,), "math.fma": (2,)}
 _CASTS = ("arith.extf", "arith.truncf", "ttg.convert_layout")
 """What leaves the elements where they are, and their values (nearly) the same."""
 _PRODUCTS = ("arith.mulf", "math.fma")
-_WEIGHTS = ("tt.splat", "tt.broadcast", "arith.constant")
-"""What may scale the square of a difference: a number, or one of each row, of each column or of each iteration."""
+_WEIGHTS = ("tt.splat", "arith.constant")
+"""What may scale the square of a difference: a number of the whole tile, also another one in each iteration. With
+weights of each row or column that differ along the sum, |x|^2 would be a matrix multiplication too."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -39,7 +40,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"a product of {_by(types[0].shape)} elements is summed",
                 "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
             )
-        elif _is_sum_of_squares(kernel, op, product, types[0]):
+        elif product.name != "math.fma" and _is_sum_of_squares(kernel, op, product, types[0]):
             yield from _of_squares(kernel, [product])
     bodies = (loop.regions[-1] for loop in kernel.named(*LOOPS))
     for region in (*kernel.module.function.regions, *bodies):
@@ -173,13 +174,24 @@ def _square(kernel: Kernel, product: Operation) -> list[Operation]:
             return []
         if op.name == "arith.subf":
             differences.append(op)
-        elif op.name in (*_CASTS, "arith.mulf", "arith.divf") or (op is product and op.name == "math.fma"):
+        elif op.name == "arith.divf" and _is_weight(kernel.values.maker(op, 1)):
+            found += [op] if op not in found else []
+            factors.append(kernel.values.maker(op, 0))
+        elif op.name in (*_CASTS, "arith.mulf") or (op is product and op.name == "math.fma"):
             found += [op] if op not in found else []
             factors += [kernel.values.maker(op, place) for place in range(min(len(op.operands), 2))]
-        elif op.name not in _WEIGHTS:
+        elif not _is_weight(op):
             return []
     squares = len(differences) == 2 and differences[0] is differences[1] and "f64" not in product.rest
     return [*found, differences[0]] if squares and _broadcasts(kernel, differences[0]) else []
+
+
+def _is_weight(op: Operation | None) -> bool:
+    """Whether it is one number for a tile, or in three dimensions a vector along one of them."""
+    if op is None or op.name != "tt.broadcast":
+        return op is not None and op.name in _WEIGHTS
+    shape = tensor_types(op.rest)[0].shape
+    return len(shape) == 3 and sum(length > 1 for length in shape) == 1
 
 
 def _vectors(kernel: Kernel, product: Operation) -> Operation | None:

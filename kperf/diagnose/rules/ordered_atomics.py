@@ -15,7 +15,7 @@ from kperf.arch import (
     H200_ATOMIC_NS,
     H200_COPY_GB_PER_S,
 )
-from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_STORES, Kernel, frame_of, lines_of
+from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, Kernel, frame_of, lines_of
 from kperf.diagnose.occupancy import bytes_of_cta, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
@@ -23,8 +23,10 @@ from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_BY_DEFAULT = re.compile(r"\s*(?!exch\b)\w+, acq_rel, gpu\b")
-"""Order and scope that `tl.atomic_add` and the like have where nothing is said. An exchange opens a lock."""
+_BY_DEFAULT = re.compile(r"\s*\w+, acq_rel, gpu\b")
+"""Order and scope that `tl.atomic_add` and the like have where nothing is said."""
+_SWAP = re.compile(r"\s*exch\b")
+_OF_FLOATS = re.compile(r"\s*f")
 _FENCE = "MEMBAR"
 _MOST = 4.0
 """3.6 x was the most that was measured (many_splits with ordered atomics)."""
@@ -37,7 +39,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     7 % slower, and with 16 or more the kernels became 1.25 to 3.6 times as slow, except one whose updates meet at few
     addresses.
     """
-    ordered = [op for op in kernel.named("tt.atomic_rmw") if _BY_DEFAULT.match(op.rest) and not _hands_over(kernel, op)]
+    ordered = [op for op in kernel.named("tt.atomic_rmw") if _BY_DEFAULT.match(op.rest)]
+    if not ordered or _hands_over(kernel):
+        return
     passed = {op.line: fences for op in ordered if (fences := _fences(kernel, op))}
     fences = sum(passed.values())
     waits = (fences - H100_HIDDEN_FENCES) * H100_FENCE_NS
@@ -57,28 +61,36 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"{f' (likewise on {others})' if others else ''} have the default order, acquire and release: a CTA passes "
         f"{fences:.0f} fences (MEMBAR) one after another, each waits for all of a thread's earlier writes and atomics, "
         "and then empties the L1 cache",
-        'write sem="relaxed" in the atomic: the kernel uses neither its old value nor what other CTAs wrote before '
-        "theirs, so the sums are the same",
+        'write sem="relaxed" in the atomic, if no kernel that runs at the same time waits for what it updates: this '
+        "kernel uses neither its old value nor what other CTAs wrote before theirs, so the sums are the same",
         {"fences": round(fences), "waits_us": waits / 1e3},
         confidence="medium",
         estimate=(min(gain, _MOST), 1.0, min(2 * gain, _MOST)),
     )
 
 
-def _hands_over(kernel: Kernel, op: Operation) -> bool:
-    """Whether an atomic may tell other CTAs that data is there: its order must stay.
+def _hands_over(kernel: Kernel) -> bool:
+    """Whether CTAs may tell each other, or a kernel that runs beside, that data is there: then the order has to stay.
 
-    It does so if the kernel uses its old value, or reads its tensor in another way; and a single integer that a kernel
-    with stores counts up may be a flag, for which another kernel waits.
+    They do so by an atomic that swaps, or whose old value is used, or that counts integers beside other atomics or
+    stores; by a volatile load; and by a tensor that is updated and is also read or stored. What a call or an assembly
+    text with side effects does is not known.
     """
-    tensors = kernel.tensors_of(op)
-    if not tensors or kernel.is_used(op):
+    calls = (op for op in kernel.named("tt.call", "tt.elementwise_inline_asm") if "pure = true" not in op.rest)
+    atomics = list(kernel.named(*ATOMICS))
+    updated = [kernel.tensors_of(op) for op in atomics]
+    stores = list(kernel.named(*STORES, *TMA_STORES))
+    if any(True for _ in calls) or not all(updated):
         return True
-    reads = [one for one in kernel.named(*LOADS, *ATOMICS) if one.name in LOADS or kernel.is_used(one)]
-    if any(tensors & kernel.tensors_of(one) for one in reads):
+    if any(op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in atomics):
         return True
-    is_integer = not op.rest.strip().startswith("f")
-    return is_integer and not tensor_types(op.rest) and any(True for _ in kernel.named(*STORES, *TMA_STORES))
+    if any(
+        "isVolatile = true" in op.rest or kernel.tensors_of(op) & frozenset().union(*updated)
+        for op in (*kernel.named(*LOADS, *TMA_LOADS), *stores)
+    ):
+        return True
+    counts = any(not _OF_FLOATS.match(op.rest) for op in atomics)
+    return counts and (bool(stores) or len(set(updated)) > 1)
 
 
 def _fences(kernel: Kernel, op: Operation) -> float:

@@ -15,6 +15,7 @@ from kperf.diagnose.kernel import (
     LOADS,
     MMAS,
     STORES,
+    TMA_STORES,
     Access,
     Kernel,
     frame_of,
@@ -203,7 +204,9 @@ def _gain_of_l1(kernel: Kernel, loads: Sequence[_Swept], sectors: int) -> tuple[
 
 
 def _writes(kernel: Kernel, pointers: frozenset[str]) -> bool:
-    """Whether the kernel writes to a tensor of these arguments."""
+    """Whether the kernel writes to a tensor of these arguments, or by TMA to one that may be any."""
+    if any(True for _ in kernel.named(*TMA_STORES)):
+        return True
     return any(_writes_to(kernel, op, pointers) for op in kernel.named(*STORES, *ATOMICS))
 
 
