@@ -119,7 +119,7 @@ class Kernel:
     known. grid: of a launch, None without one.
     numbers: the integers of the launch, by name. lengths: elements of its tensors, by name. multiples: arguments that
     are multiples of 16, or begin at one, in each launch. unspecialised: what keeps the JIT from telling the compiler of
-    an argument's value, by name. told: arguments of which the compiler is taken to know what the JIT could tell it.
+    an argument's value, by name. assumed: of these arguments, those whose value the compiler is assumed to know.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
     known. history: of its function's launches in a script; None without one, and empty where another
@@ -141,7 +141,7 @@ class Kernel:
     lengths: dict[str, int] = field(default_factory=dict)
     multiples: frozenset[str] = frozenset()
     unspecialised: Mapping[str, Unspecialised] = field(default_factory=dict)
-    told: frozenset[str] = frozenset()
+    assumed: frozenset[str] = frozenset()
     tuned: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
     history: History | None = None
@@ -174,12 +174,12 @@ class Kernel:
     @cached_property
     def values(self) -> Values:
         """Its index arithmetic."""
-        return Values(self.module, self.known, self.next_along, self.told)
+        return Values(self.module, self.known, self.next_along, self.assumed)
 
     @cached_property
     def launched_values(self) -> Values:
         """Its index arithmetic with all integers of the launch, also of those that are no strides."""
-        return Values(self.module, self.known | self.numbers, self.next_along, self.told)
+        return Values(self.module, self.known | self.numbers, self.next_along, self.assumed)
 
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""
@@ -212,7 +212,7 @@ class Kernel:
     @cached_property
     def parameters(self) -> dict[str, Argument]:
         """The arguments of its function by name, without `%`."""
-        return {argument.name.removeprefix("%"): argument for argument in arguments_of(self.module, self.told)}
+        return {argument.name.removeprefix("%"): argument for argument in arguments_of(self.module, self.assumed)}
 
     @property
     def num_warps(self) -> int:
@@ -424,7 +424,7 @@ class Kernel:
         """
         if not access.has_neighbours:
             return ()
-        ones = [name for name in self._numbers_of(access) if self.known.get(name) == 1 and name not in self.told]
+        ones = [name for name in self._numbers_of(access) if self.known.get(name) == 1 and name not in self.assumed]
         return tuple(name for name in ones if not self._if(access, name, _NO_STRIDE).has_neighbours)
 
     @cached_property
@@ -620,7 +620,7 @@ def width(instruction: Instruction) -> int:
 
 def name_of(value: Value, kernel: Kernel) -> str:
     """The pointer argument of an address, for messages; without one those on which it depends."""
-    pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].type.startswith("!tt.ptr")]
+    pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].is_pointer]
     based = [name for name in pointers if kernel.values.is_in(value, name)]
     return ", ".join(based or pointers) or "the pointer"
 

@@ -122,6 +122,11 @@ def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     return cycles
 
 
+def arithmetic_of_cta(kernel: Kernel, operations: Iterable[Operation]) -> float:
+    """Cycles of an SM in which a CTA does these operations, as often as it does each of them."""
+    return sum(kernel.times(op) * arithmetic_cycles(kernel, [op]) for op in operations)
+
+
 def _loaded_bytes(kernel: Kernel) -> dict[int, int]:
     """What a CTA asks for, by the load's line."""
     return {access.operation.line: access.asked_bytes for access in kernel.accesses if access.operation.name in LOADS}

@@ -83,9 +83,8 @@ class Hidden:
         ones, multiples, tensors = self._kinds()
         facts = []
         if multiples:
-            are = "is a multiple" if len(multiples) == 1 else "are multiples"
             at = ", ".join(_distinct(str(self.numbers[name]) for name in multiples))
-            facts.append(f"{_and(multiples)} {are} of 16 ({at})")
+            facts.append(f"{_are_multiples(multiples)} ({at})")
         if tensors:
             facts.append(f"{_and(tensors)} {agreeing(len(tensors), 'begins', 'begin')} at a multiple of 16 bytes")
         if ones:
@@ -107,10 +106,9 @@ class Hidden:
             return []
         rewrites = []
         if multiples:
-            are = "is a multiple" if len(multiples) == 1 else "are multiples"
             likewise = f" (likewise for {_and(multiples[1:])})" if multiples[1:] else ""
             rewrites.append(
-                f"where {_and(multiples)} {are} of 16 at each launch, write {multiples[0]} // 16 * 16 in place of "
+                f"where {_are_multiples(multiples)} at each launch, write {multiples[0]} // 16 * 16 in place of "
                 f"{multiples[0]}{likewise}"
             )
         if ones:
@@ -236,7 +234,7 @@ def _hidden(kernel: Kernel, names: Iterable[str]) -> Hidden | None:
 
 
 def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
-    """The arguments of an access that have to be told to the compiler, where this is enough; empty where it is not."""
+    """The arguments of an access that the compiler would have to know, where this is enough; empty where it is not."""
     names = [name for name in kernel.hidden if name in access.value.arguments or name in _limits(kernel, access)]
     if not names or not _is_cut(kernel, access, ()) or _is_cut(kernel, access, names):
         return []
@@ -244,16 +242,20 @@ def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
     return needed or names
 
 
-def _is_cut(kernel: Kernel, access: Access, told: Iterable[str]) -> bool:
-    """Whether something forbids larger pieces of an access where the compiler is told of these arguments."""
+def _is_cut(kernel: Kernel, access: Access, assumed: Iterable[str]) -> bool:
+    """Whether something forbids larger pieces of an access where the compiler knows these arguments."""
     place = [one.operation for one in kernel.accesses].index(access.operation)
-    informed = replace(kernel, told=frozenset(told))
+    informed = replace(kernel, assumed=frozenset(assumed))
     return _in_the_way(informed, informed.accesses[place]) is not None
 
 
 def _and(words: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def _are_multiples(names: Sequence[str]) -> str:
+    return f"{_and(names)} {agreeing(len(names), 'is a multiple', 'are multiples')} of 16"
 
 
 def _distinct(words: Iterable[str]) -> list[str]:

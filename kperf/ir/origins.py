@@ -37,7 +37,7 @@ class Origins(Values):
         self._sampled = {
             name: value
             for name, value in self._sampled.items()
-            if self._arguments[name].type.startswith("!tt.ptr") or name.removeprefix("%") in known
+            if self._arguments[name].is_pointer or name.removeprefix("%") in known
         }
         self._ids = programs
         self._grid = dict(zip("xyz", grid, strict=True))

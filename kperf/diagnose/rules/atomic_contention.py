@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
+from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.diagnose.kernel import (
     ATOMICS,
     STORES,
@@ -58,9 +58,6 @@ _COUNT_FIRST = (
 
 _LEAST_IN_LINE = 16
 """CTAs of a lock. Tickets and short lines at a lock cost little."""
-_OVER_COPY = 1.65
-"""Time of a kernel whose lock is gone over that of its bytes at a copy's rate: 86 us for 201 MB (bias_gelu_backward,
-H100)."""
 _SUM_WITHOUT_LOCK = (
     'add with tl.atomic_add(..., sem="relaxed"), which needs no lock, to a tensor of zeros; or store the part of each '
     "CTA in a buffer of its own, and add the parts in a second kernel"
@@ -195,7 +192,7 @@ def _of_a_lock(kernel: Kernel, loop: Operation, lock: Operation) -> Iterator[Fin
     bytes_ns = (bytes_of_cta(kernel) - of_held) * math.prod(kernel.grid) / H200_COPY_GB_PER_S
     line_ns = in_line * (entered * H100_LOCK_NS + of_held / H200.l2_bytes_per_cycle / H200.max_mhz * 1e3)
     most = line_ns / max(bytes_ns, LAUNCH_MS * 1e6)
-    if in_line < _LEAST_IN_LINE or most / _OVER_COPY < MEDIUM_GAIN:
+    if in_line < _LEAST_IN_LINE or most / H100_TIME_OVER_COPY < MEDIUM_GAIN:
         return
     yield kernel.finding(
         RULE.id,
@@ -206,7 +203,7 @@ def _of_a_lock(kernel: Kernel, loop: Operation, lock: Operation) -> Iterator[Fin
         _SUM_WITHOUT_LOCK if _adds_alone(kernel, held) else _PARTS,
         {"ctas": in_line, "waits_us": line_ns / 1e3},
         confidence="medium",
-        estimate=(min(most / _OVER_COPY, _MOST), 1.0, min(most, _MOST)),
+        estimate=(min(most / H100_TIME_OVER_COPY, _MOST), 1.0, min(most, _MOST)),
     )
 
 

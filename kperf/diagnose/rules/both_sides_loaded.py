@@ -20,7 +20,7 @@ from kperf.diagnose.kernel import (
     name_of,
 )
 from kperf.diagnose.loops import tile_bytes
-from kperf.diagnose.occupancy import arithmetic_cycles
+from kperf.diagnose.occupancy import arithmetic_of_cta
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
@@ -214,7 +214,7 @@ def _gain(kernel: Kernel, choices: Sequence[_Choice]) -> tuple[float, float]:
     """
     moved = sum(_moved(kernel, access) for access in kernel.accesses)
     moved += sum(tile_bytes(op) * kernel.times(op) for op in kernel.named(*TMA_LOADS))
-    computed = sum(arithmetic_cycles(kernel, [op]) * kernel.times(op) for op in kernel.operations)
+    computed = arithmetic_of_cta(kernel, kernel.operations)
     computed *= kernel.arch.memory_bytes_per_cycle
 
     def gain(saved: float) -> float:

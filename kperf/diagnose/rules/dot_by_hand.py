@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from kperf.arch import H200
 from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, inside, loops_around, own
 from kperf.diagnose.loops import carried, read
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.occupancy import arithmetic_of_cta, moved_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import TensorType, tensor_types
@@ -109,13 +109,8 @@ def _gain(kernel: Kernel, products: Sequence[Operation]) -> float:
         / (kernel.arch.memory_bytes_per_cycle if op.name in STORES else H200.l2_bytes_per_cycle)
         for op in operations
     )
-    left = _computing(kernel, others)
-    return max(_computing(kernel, by_hand) + left, moving) / max(by_dot + left, moving)
-
-
-def _computing(kernel: Kernel, operations: Sequence[Operation]) -> float:
-    """Cycles of an SM in which a CTA does these operations, as often as it does them."""
-    return sum(kernel.times(op) * arithmetic_cycles(kernel, [op]) for op in operations)
+    left = arithmetic_of_cta(kernel, others)
+    return max(arithmetic_of_cta(kernel, by_hand) + left, moving) / max(by_dot + left, moving)
 
 
 def _by(shape: Sequence[int]) -> str:

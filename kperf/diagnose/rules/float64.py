@@ -38,7 +38,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         few = widest * _PART <= max(loaded)
         estimate = (1.05, 1.0, 1.3) if few else _gain(kernel)
         numbers = " and ".join(
-            f"the number at {name}" if one.type.startswith("!tt.ptr") else name
+            f"the number at {name}" if one.is_pointer else name
             for name, one in kernel.parameters.items()
             if "f64" in one.type
         )

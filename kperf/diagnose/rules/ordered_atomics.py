@@ -24,7 +24,7 @@ from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _BY_DEFAULT = re.compile(r"\s*\w+, acq_rel, gpu\b")
-"""Order and scope that `tl.atomic_add` and the like have where nothing is said."""
+"""Order and scope that `tl.atomic_add` and the like have where the source gives none."""
 _SWAP = re.compile(r"\s*exch\b")
 _OF_FLOATS = re.compile(r"\s*f")
 _FENCE = "MEMBAR"

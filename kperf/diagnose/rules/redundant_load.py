@@ -25,7 +25,7 @@ from kperf.diagnose.kernel import (
     name_of,
     own,
 )
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles, ctas
+from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
@@ -47,7 +47,7 @@ _AGAIN = 2
 _FIRST = 32
 """Iterations of a loop whose addresses are compared: a window has fewer taps along a dimension."""
 _CROWDED = 2
-"""How many times as long L2 takes where all SMs load from it at once: 5.5 TB/s are 23 bytes a cycle for each SM."""
+"""How many times as long L2 may take where all SMs load from it at once. Not measured: it only widens the interval."""
 _WIDER = H200_L1_BYTES_PER_CYCLE / H200.l2_bytes_per_cycle
 _SOONER = H200_FIRST_L2_LATENCY / H200_L1_LATENCY
 """What L1 gives where bytes decide, and where waiting does. Their geometric mean is 3.9: of the 49 taps of a
@@ -192,7 +192,7 @@ def _gain_of_l1(kernel: Kernel, loads: Sequence[_Swept], sectors: int) -> tuple[
     lines = {one.access.operation.line for one in loads}
     others = [access for access in kernel.accesses if access.operation.line not in lines]
     moved = once + sum(access.asked_bytes * kernel.times(access.operation) for access in others)
-    computed = sum(arithmetic_cycles(kernel, [op]) * kernel.times(op) for op in kernel.operations)
+    computed = arithmetic_of_cta(kernel, kernel.operations)
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in kernel.named(*MMAS))
     least = max(moved / kernel.arch.memory_bytes_per_cycle, computed, multiplied)
 
@@ -365,7 +365,7 @@ def _writes_to(kernel: Kernel, op: Operation, pointers: Set[str]) -> bool:
 
 def _pointers(kernel: Kernel, access: Access) -> set[str]:
     """The arguments that its addresses begin at."""
-    return {name for name in access.value.arguments if kernel.parameters[name].type.startswith("!tt.ptr")}
+    return {name for name in access.value.arguments if kernel.parameters[name].is_pointer}
 
 
 RULE = Rule("redundant-load", "The same addresses loaded again", check)
