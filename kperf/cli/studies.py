@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kperf.cli.app import app, console
-from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu, take_no_gpu
+from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu, listed, take_no_gpu
 from kperf.record.store import RECORDED, recorded_folder
 
 
@@ -130,6 +130,29 @@ def public(
     else:
         folder = recorded_folder(results, "public.jsonl", gpu=gpu)
         write_between_marks(write, "public", public.markdown(folder))
+
+
+@app.command()
+def operators(
+    checkout: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TRITONBENCH]", help="A checkout of thunlp/TritonBench; else show what is recorded."),
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Names of operators, separated by commas; all.")] = None,
+    results: Results = RECORDED,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
+) -> None:
+    """The 184 operators of TritonBench-G under kperf diagnose --try: findings, and gains of other configurations."""
+    from kperf.paper import operators
+    from kperf.record.files import write_between_marks
+
+    if write is None:
+        take_no_gpu(gpu)
+        operators.run(console, results, checkout, listed(only) or [])
+    else:
+        folder = recorded_folder(results, "operators.jsonl", gpu=gpu)
+        write_between_marks(write, "operators", operators.markdown(folder))
 
 
 @app.command()

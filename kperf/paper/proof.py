@@ -152,7 +152,7 @@ class ProofRow(KernelRow):
     def gain(self) -> Gain | None:
         """What the finding's advice gives: the best configuration that was tried, else the fixed copy."""
         if self.finding is not None and self.finding.tried:
-            return _best(self.finding)
+            return best_of(self.finding)
         return self.fixed.gain if self.fixed is not None else None
 
     @property
@@ -171,7 +171,7 @@ class ProofRow(KernelRow):
         ]
 
 
-def _best(finding: Finding) -> Gain | None:
+def best_of(finding: Finding) -> Gain | None:
     """Of the configurations that were tried; None where none was."""
     best = max(finding.tried, key=lambda one: one.low, default=None)
     return Gain(by=best.change, speedup=best.speedup, low=best.low, high=best.high) if best is not None else None
@@ -218,38 +218,50 @@ def scripts(kernels: Path, names: Sequence[str]) -> list[Path]:
 def measure(console: Console, kernels: Path, names: Sequence[str], common: Common) -> Iterator[ProofRow]:
     """The row of each script as it ends; of one that fails why."""
     paths = scripts(kernels, names)
-    at_once = min(_MOST_AT_ONCE, len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory(prefix="kperf-proof-") as folder:
         answers = [Path(folder) / f"{place}.json" for place in range(len(paths))]
         commands = [
             [*SESSION, path, fixed if (fixed := kernels / "fixed" / path.name).is_file() else "-", answer]
             for path, answer in zip(paths, answers, strict=True)
         ]
-        for ended in child.side_by_side(commands, at_once, _LIMIT_S):
+        for ended in child.side_by_side(commands, at_once(), _LIMIT_S):
             row = row_of(common, kernels, paths[ended.place], answers[ended.place], ended)
             console.print(one_line(row), highlight=False)
             yield row
 
 
+def at_once() -> int:
+    """How many scripts compile side by side."""
+    return min(_MOST_AT_ONCE, len(os.sched_getaffinity(0)))
+
+
 def row_of(common: Common, kernels: Path, path: Path, answer: Path, ended: child.Ended) -> ProofRow:
     """The record of a script, by what its process left."""
     about = {**common, **about_script(path)}
-    if ended.status is None:
-        return ProofRow(**about, why=f"it took more than {_LIMIT_S} s")
-    lines = ended.printed.strip().splitlines()
-    last = ([line for line in lines if not line.startswith("kperf: ")] or lines or ["-"])[-1]
-    if ended.status or not answer.is_file():
-        return ProofRow(**about, why=f"exit status {ended.status}: {last}")
-    outcome = Outcome.model_validate(from_json_once(answer.read_bytes()))
-    failed = f"the script ends with exit status {outcome.status}: {last}" if outcome.status else ""
+    outcome, why = left_by(answer, ended, _LIMIT_S)
+    if outcome is None:
+        return ProofRow(**about, why=why)
     return ProofRow(
         **about,
-        kernels=[_from(kernels, kernel) for kernel in outcome.kernels],
+        kernels=[seen_from(kernels, kernel) for kernel in outcome.kernels],
         fixed=outcome.fixed,
-        why=outcome.why or failed,
+        why=why,
         took_s=outcome.took_s,
         waited_s=outcome.waited_s,
     )
+
+
+def left_by(answer: Path, ended: child.Ended, limit_s: float) -> tuple[Outcome | None, str]:
+    """What a process of `SESSION` left, None if nothing; and why something is missing."""
+    if ended.status is None:
+        return None, f"it took more than {limit_s:.0f} s"
+    lines = ended.printed.strip().splitlines()
+    last = ([line for line in lines if not line.startswith("kperf: ")] or lines or ["-"])[-1]
+    if ended.status or not answer.is_file():
+        return None, f"exit status {ended.status}: {last}"
+    outcome = Outcome.model_validate(from_json_once(answer.read_bytes()))
+    failed = f"the script ends with exit status {outcome.status}: {last}" if outcome.status else ""
+    return outcome, outcome.why or failed
 
 
 def about_script(path: Path) -> dict[str, Any]:
@@ -266,9 +278,9 @@ def planted(path: Path) -> tuple[str, int]:
     return "", 0
 
 
-def _from(kernels: Path, diagnosis: Diagnosis) -> Diagnosis:
-    """With files as from the folder of the set: where that lies is nobody's business."""
-    folder = f"{kernels.absolute()}{os.sep}"
+def seen_from(root: Path, diagnosis: Diagnosis) -> Diagnosis:
+    """With files as from a folder: where that lies is nobody's business."""
+    folder = f"{root.absolute()}{os.sep}"
 
     def of(source: Source) -> Source:
         return source.model_copy(update={"file": source.file.removeprefix(folder)})
@@ -311,7 +323,7 @@ def cells(row: ProofRow) -> tuple[str, ...]:
 def slower(rows: Sequence[ProofRow]) -> list[tuple[str, ...]]:
     """A row of each finding whose advice makes its kernel slower, by the best change that was tried."""
     found = [
-        (row, place, finding, row.gain if finding is row.finding else _best(finding))
+        (row, place, finding, row.gain if finding is row.finding else best_of(finding))
         for row in in_order(rows)
         for kernel in row.kernels
         for place, finding in enumerate(kernel.findings, 1)
