@@ -193,14 +193,17 @@ def sentences(rows: Sequence[OperatorRow]) -> list[str]:
     slower = [one for one in tried if one.gain.is_slower]
     estimated = [one.gain.speedup / one.finding.estimate.speedup for one in tried if one.finding.estimate is not None]
     close = sum(1 / proof.CLOSE <= factor <= proof.CLOSE for factor in estimated)
+    ran = len(rows) - len(failed)
+    range_of_gains = (
+        f" ({min(faster):.2f} to {max(faster):.2f} x, median {statistics.median(faster):.2f} x)" if faster else ""
+    )
     lines = [
-        f"{len(rows) - len(failed)} of {len(rows)} operators ran, and launched {len(kernels)} Triton kernels.",
-        f"The severest finding of a kernel has severity {', '.join(f'{level} in {worst[level]}' for level in LEVELS)} "
-        f"kernels; {worst['none']} kernels have no finding.",
-        f"`--try` timed other configurations of {len(tried)} kernels. The fastest configuration makes {len(faster)} "
-        f"kernels at least {FASTER - 1:.0%} faster"
-        + (f" ({min(faster):.2f} to {max(faster):.2f} x, median {statistics.median(faster):.2f} x)" if faster else "")
-        + f"; {len(slower)} kernels have only slower configurations.",
+        f"{ran} of {len(rows)} operators ran, and launched {_kernels(len(kernels))}.",
+        f"The severest finding has severity {', '.join(f'{level} in {_kernels(worst[level])}' for level in LEVELS)}; "
+        f"{_kernels(worst['none'])} {agreeing(worst['none'], 'has', 'have')} no finding.",
+        f"`--try` timed other configurations of {_kernels(len(tried))}. The fastest configuration makes "
+        f"{_kernels(len(faster))} at least {FASTER - 1:.0%} faster{range_of_gains}; {_kernels(len(slower))} "
+        f"{agreeing(len(slower), 'becomes', 'become')} slower with each configuration that was timed.",
     ]
     if estimated:
         lines.append(
@@ -210,3 +213,7 @@ def sentences(rows: Sequence[OperatorRow]) -> list[str]:
     if failed:
         lines.append(f"{agreeing(len(failed), 'An operator', 'Operators')} that did not run: {', '.join(failed)}.")
     return lines
+
+
+def _kernels(count: int) -> str:
+    return f"{count} {agreeing(count, 'kernel', 'kernels')}"

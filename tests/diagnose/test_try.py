@@ -203,6 +203,15 @@ def test_a_candidate_that_is_wrong_is_dropped(diagnose, monkeypatch):
     assert c.isfinite().all()
 
 
+@pytest.mark.parametrize("text", [GEMM, GEMM.replace("tl.store(c", "tl.atomic_add(c")])
+def test_of_a_launch_that_changes_nothing_nothing_is_tried(diagnose, monkeypatch, text):
+    """Whether a tensor is only written or also read: any configuration would seem to compute the same."""
+    behave(monkeypatch, computed=lambda launcher, arguments: None)
+    one = diagnose(text.replace("bfloat16)", "float32)") + "run(1)")[0]
+    assert not any(each.tried for each in one.findings)
+    assert one.not_tried == "this launch changes no tensor, so nothing shows whether a change computes the same"
+
+
 def test_a_candidate_that_does_not_compile_is_dropped(diagnose, monkeypatch):
     compile_one = trial.Trial._compile_one
 

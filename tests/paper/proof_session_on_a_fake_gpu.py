@@ -1,7 +1,9 @@
-"""`kperf.paper.proof_session` on a GPU that is not there, on which a launch computes nothing."""
+"""`kperf.paper.proof_session` on a GPU that is not there, on which a launch fills its third tensor with ones."""
 
 import tempfile
 from pathlib import Path
+
+import torch
 
 from kperf.paper import proof_session
 from tests.trace.capture import fake_gpu
@@ -15,4 +17,6 @@ class Gpu(fake_gpu.FakeGpu):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         fake_gpu.install(Path(folder))
+        torch.set_default_device = lambda _: None  # tensors are the host's
+        fake_gpu.WRITES.append(lambda _, arguments: arguments[2].fill_(1))
         proof_session.main(Gpu())

@@ -117,6 +117,15 @@ class Copies:
             else:
                 storage.ours.copy_(storage.script)
 
+    def untouched(self) -> bool:
+        """Whether the last launch changed no byte of what `begin` with `poison` had put there."""
+        return all(
+            all(bool((part == _POISON).all()) for part in storage.ours.split(_CHUNK))
+            if storage.poisoned
+            else _equal(storage.ours, storage.script)
+            for storage in self._changed
+        )
+
     def results(self) -> list[torch.Tensor]:
         """What the last launch left in the storages that it changed; from now on only these are set by `begin`."""
         self._changed = [
