@@ -265,3 +265,35 @@ def test_an_inner_loop_that_updates_one_address_could_sum_first(tmp_path, place,
     one = found(tmp_path, NESTED.replace("PLACE", place), launch).get("atomic-contention")
     assert (one is not None) is is_found
     assert one is None or one.message.startswith("every iteration updates")
+
+
+GROUPS = """
+def groups(x, index, out, k, D: tl.constexpr):
+    p, c = tl.program_id(0), tl.arange(0, D)
+    slot = tl.load(index + p)
+    tl.atomic_add(out + ROW * D + c, tl.load(x + p * D + c), sem="relaxed")
+"""
+GROUPS_LAUNCHED = """
+x, index = torch.zeros(1 << 16, 512, device="cuda"), torch.zeros(1 << 16, device="cuda", dtype=torch.int32)
+groups[(1 << 16,)](x, index, torch.zeros(ROWS, 512, device="cuda"), 4, D=512)
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "rows", "is_found"),
+    [
+        ("(slot // 4)", 1 << 14, True),
+        ("(slot // k).to(tl.int64)", 1 << 14, True),
+        ("slot", 1 << 14, False),
+        ("(slot % 4)", 1 << 14, False),
+        ("(slot // 4)", 1 << 15, False),  # the groups have other sizes
+    ],
+)
+def test_rows_in_groups_of_one_size_could_be_loaded_by_one_cta(tmp_path, row, rows, is_found):
+    launch = GROUPS_LAUNCHED.replace("ROWS", str(rows))
+    one = found(tmp_path, GROUPS.replace("ROW", row), launch).get("needless-atomics")
+    assert (one is not None) is is_found
+    if one is not None:
+        assert one.severity == "medium"
+        assert "each element of out 4 times" in one.message
+        assert one.advice.startswith("if index holds each number once")
