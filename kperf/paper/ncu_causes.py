@@ -112,7 +112,7 @@ WITHOUT_RULE = {
     "int64-index": "no rule looks at the width of indices",
     "linear-search": "no rule knows that a list is sorted",
     "masked-tiles": "no rule knows which results a mask removes",
-    "needless-atomics": "no rule knows that one CTA computes, or could compute, a whole sum",
+    "needless-atomics": "no rule knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule knows which CTAs share a sum",
     "opaque-samples": "no rule knows which iterations change no result",
     "padded-tile": "no rule knows which results a mask removes",
