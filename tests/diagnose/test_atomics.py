@@ -223,6 +223,8 @@ once[(1024,)](x, out, torch.zeros(1 << 20, device="cuda", dtype=torch.int32), 10
         ("tl.atomic_add(out + i // 2, v)", False),
         ("tl.atomic_add(out + p * B + c // 2, v)", False),
         ("tl.atomic_add(out + p * c, v)", False),
+        ("if p % 2:\n        c = c * 2\n    tl.atomic_add(out + p * B + c, v)", False),
+        ("tl.atomic_add(out + tl.where(p % 2 == 1, 2 * c, c) + p * B, v)", False),
         ("tl.atomic_add(out + tl.load(flags + i), v)", False),
         ("tl.atomic_add(out + i, v)\n    tl.atomic_add(out + i + B, v)", False),
         ("tl.atomic_add(out + i, v)\n    tl.store(out + i + B, v)", False),

@@ -1,6 +1,7 @@
 """Atomics at addresses that one CTA could store: each is updated once in the launch, or by a group that is known."""
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +23,7 @@ _MOST_RUNS = 1 << 22
 _ATOMIC_OVER_STORE = 2.35
 """Time of relaxed atomics over that of stores of as many bytes, each on another address: beside 268 MB of loads 228 us
 and 136 us (fold_patches on an H200). In an order of their own 240 us; loads and stores in their place 190 us."""
+_ADDED = r"f?add\b"
 _MOST_OVER = 2.0
 """By which factor the gain may be above its estimate, which has no fences, and no kernel that sets the tensor to 0."""
 
@@ -56,8 +58,8 @@ def _finding(kernel: Kernel, op: Operation, elements: int, gain: float) -> Findi
         f"no two elements of the launch update the same element of {name}: L2 reads and writes each of them for an "
         "atomic, although no other CTA updates it",
         f"if no other kernel that runs at the same time updates {name}, write tl.store in place of the atomic where "
-        f"{name} holds only the initial value (zeros of a sum), and drop the kernel that sets it; where it holds "
-        "earlier results, write tl.load, the operation, and tl.store",
+        f"{name} holds only the initial value (zeros of a sum), and drop the kernel that sets it if the launch stores "
+        "every element; where it holds earlier results, write tl.load, the operation, and tl.store",
         {"elements": elements, "ctas": math.prod(kernel.grid or ())},
         confidence="medium",
         estimate=(gain, 1.0, _MOST_OVER * gain),
@@ -82,6 +84,8 @@ def _is_moved_by_program(kernel: Kernel, op: Operation) -> bool:
     for made in values.sources(op, 0):
         result = values.of(made.parent, made.results[0])
         operands = [values.operand(made, place) for place in range(len(made.operands))]
+        if made.regions and (result is None or result.numbers.ndim):  # CTAs may take other ways
+            return False
         if made.name in SHIFTS or result is None or not result.program or all(map(_is_uniform, operands)):
             continue
         factors = [one for one in operands if one is not None and _is_uniform(one) and not one.program]
@@ -117,7 +121,8 @@ def _of_groups(kernel: Kernel, op: Operation) -> Iterator[Finding]:
     """
     ctas, types, names = math.prod(kernel.grid or ()), tensor_types(op.rest), kernel.tensors_of(op)
     elements = sum(kernel.lengths.get(name, 0) for name in names)
-    if not types or len(names) != 1 or loops_around(op) or any(kernel.named(*MMAS)):
+    is_sum = re.match(_ADDED, op.rest.strip()) is not None
+    if not is_sum or not types or len(names) != 1 or loops_around(op) or any(kernel.named(*MMAS)):
         return
     for index, each in _divided(kernel, op):
         rows = sum(kernel.lengths.get(name, 0) for name in kernel.tensors_of(index))
