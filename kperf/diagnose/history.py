@@ -1,7 +1,8 @@
 """How a script launches a function: for which arguments it was compiled, and what its autotuner chose."""
 
 import weakref
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -43,16 +44,46 @@ class Series:
     moved: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Chain:
+    """Launches of a compiled kernel with one grid, one after another, that may load what the last one stored.
+
+    Between two of them no other kernel of Triton is launched, and torch writes none of the tensors that are in `links`
+    or `kept`; what torch reads is not known. links: (loaded, stored), arguments of which each launch is given as the
+    first the tensor that the last one was given as the second, from its beginning. kept: tensors that are the same in
+    all launches. near: pairs of arguments that had the same memory in a launch. changed: tensors, numbers and constants
+    that differ between launches.
+    """
+
+    launches: int = 1
+    links: frozenset[tuple[str, str]] = frozenset()
+    kept: frozenset[str] = frozenset()
+    near: frozenset[frozenset[str]] = frozenset()
+    changed: frozenset[str] = frozenset()
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether a tensor is handed from one argument to another, and not only to the same one."""
+        return any(loaded != stored for loaded, stored in self.links)
+
+    def is_continued_by(self, links: Set[tuple[str, str]]) -> bool:
+        """Whether these links of the next launch are among its own; a benchmark that begins again has others."""
+        both = self.links & links
+        return bool(both) and (not self.passes_on or replace(self, links=both).passes_on)
+
+
 @dataclass
 class History:
     """The compilations of a function in the order of their first launches, and its autotuner's choices, if it has one.
 
-    series: the longest one whose launches are given other parts of a tensor; None without one.
+    series: the longest one whose launches are given other parts of a tensor; None without one. chain: the longest one
+    of its first compilation that hands a tensor on from one argument to another; None without one.
     """
 
     compilations: dict[str, Compilation] = field(default_factory=dict)
     tunings: list[Tuning] = field(default_factory=list)
     series: Series | None = None
+    chain: Chain | None = None
 
     @property
     def launches(self) -> int:
@@ -84,20 +115,26 @@ class _Place:
         """Whether both are in the same memory, which torch has not written between."""
         return self.is_near(other) and self.writes is not None and self.writes == other.writes
 
+    def is_same_as(self, other: "_Place") -> bool:
+        """Whether both begin at the same byte of memory, which torch has not written between."""
+        return self.first == other.first and self.is_unwritten_since(other)
+
 
 @dataclass(frozen=True)
 class _Launch:
-    """A launch, by the places of its tensors and its other arguments, and the series that ends with it.
+    """A launch, by the places of its tensors and its other arguments, and the series and the chain that end with it.
 
-    parts: what the launches of that series are given.
+    parts: what the launches of that series are given. kernel: the hash of the compiled one.
     """
 
     function: Any
+    kernel: str
     grid: tuple[int, int, int]
     places: dict[str, _Place]
     others: dict[str, Any]
     series: Series
     parts: set[tuple[Any, ...]]
+    chain: Chain
 
 
 class Histories:
@@ -122,12 +159,22 @@ class Histories:
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
-        series = self._series(kernel, call)
-        if series.moved and (history.series is None or series.launches > history.series.launches):
-            history.series = series
+        self._last = last = self._launch(kernel, call)
+        if last.series.moved and (history.series is None or last.series.launches > history.series.launches):
+            history.series = last.series
+        is_first = next(iter(history.compilations)) == kernel.hash
+        if (
+            is_first
+            and last.chain.passes_on
+            and (history.chain is None or last.chain.launches > history.chain.launches)
+        ):
+            history.chain = last.chain
 
-    def _series(self, kernel: CompiledKernel, call: LaunchCall) -> Series:
-        """The series that ends with this launch: the last one's, or its own, as where a benchmark begins again."""
+    def _launch(self, kernel: CompiledKernel, call: LaunchCall) -> _Launch:
+        """This launch, with the series that ends with it: the last one's, or its own as where a benchmark begins again.
+
+        So does the chain.
+        """
         last, function, named = self._last, python_function(kernel), _named(kernel, call)
         places = {name: _place_of(value) for name, value in named if isinstance(value, torch.Tensor)}
         others = {name: value for name, value in named if isinstance(value, int | float)}
@@ -139,8 +186,10 @@ class Histories:
             if moved and part not in last.parts:
                 series, parts = Series(last.series.launches + 1, last.series.moved | moved), last.parts
                 parts.add(part)
-        self._last = _Launch(function, call.grid, places, others, series, parts)
-        return series
+        chain = Chain()
+        if last is not None and (last.kernel, last.grid) == (kernel.hash, call.grid):
+            chain = _chained(last, places, others)
+        return _Launch(function, kernel.hash, call.grid, places, others, series, parts, chain)
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """Those of a kernel's first launch, also where a tuner tries it, and which are multiples of 16 in each."""
@@ -184,6 +233,23 @@ def _is_next(last: dict[str, _Place], places: dict[str, _Place]) -> bool:
         and last.keys() == places.keys()
         and all(place.is_unwritten_since(last[name]) for name, place in places.items())
     )
+
+
+def _chained(last: _Launch, places: dict[str, _Place], others: dict[str, Any]) -> Chain:
+    """The last launch's chain with this one; a new chain of the two where they have no link of the last one's."""
+    if last.places.keys() != places.keys():
+        return Chain()
+    links = {(name, one) for name, place in places.items() for one, was in last.places.items() if place.is_same_as(was)}
+    kept = {name for name, stored in links if name == stored}
+    changed = places.keys() - kept | {name for name, value in others.items() if value != last.others.get(name)}
+    chain = last.chain if last.chain.is_continued_by(links) else Chain(1, frozenset(links), frozenset(kept))
+    near = {frozenset(pair) for one in (last.places, places) for pair in _near(one)}
+    return Chain(chain.launches + 1, chain.links & links, chain.kept & kept, chain.near | near, chain.changed | changed)
+
+
+def _near(places: dict[str, _Place]) -> Iterator[tuple[str, str]]:
+    """Tensors of a launch that are in the same memory."""
+    return ((one, other) for one, other in combinations(places, 2) if places[one].is_near(places[other]))
 
 
 def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:

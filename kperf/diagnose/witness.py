@@ -81,6 +81,7 @@ EVIDENCE = {
     "atomic-contention": _ATOMIC,
     "emulated-atomics": _ATOMIC,
     "ordered-atomics": _ATOMIC,
+    "needless-atomics": _ATOMIC,
     "needless-split-k": _ATOMIC,
     "register-spills": Evidence("spilled registers are stored and loaded as local memory is", here=GLOBAL),
 }

@@ -54,12 +54,12 @@ _SAME = {
     "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout",
     "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "arith.bitcast", "tt.unsplat",
 }  # fmt: skip
-_SHIFTS = {
+SHIFTS = {
     *_SAME, "arith.addi", "arith.subi", "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape",
     "tt.trans",
 }  # fmt: skip
 """What moves all elements by the same number, or leaves them."""
-_MOVES = _SHIFTS - {"arith.addi", "arith.subi", "tt.addptr"}
+_MOVES = SHIFTS - {"arith.addi", "arith.subi", "tt.addptr"}
 """What leaves them."""
 _FACTOR, _MODULUS = 31, (1 << 50) - 27
 """Of labels made of others: large enough that two meet by chance in no tile, and their products fit into 64 bits."""
@@ -288,7 +288,7 @@ class Values:
         numbers = apply(op, [value.numbers for value in values])
         if numbers is None or numbers.size > _LARGEST:
             return None
-        spread = op.name not in _SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
+        spread = op.name not in SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
         result = joined(numbers, values)
         return replace(result, scattered=True) if spread else result
 

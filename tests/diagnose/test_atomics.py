@@ -194,3 +194,108 @@ def test_a_lock_of_a_layer_norm_names_its_line_and_the_gain_that_was_measured():
     assert one.evidence["ctas"] == 128
     assert one.estimate.speedup == pytest.approx(1.94, rel=0.1)  # measured on an H100
     assert "for one lock in lock_ptr" in one.message
+
+
+ONCE = """
+def once(x, out, flags, n, B: tl.constexpr):
+    p, c = tl.program_id(0), tl.arange(0, B)
+    i = p * B + c
+    v = tl.load(x + i)
+    ATOMIC
+"""
+ONCE_LAUNCHED = """
+x, out = torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 21, device="cuda")
+once[(1024,)](x, out, torch.zeros(1 << 20, device="cuda", dtype=torch.int32), 1000, B=1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("atomic", "is_needless"),
+    [
+        ("tl.atomic_add(out + i, v)", True),
+        ("tl.atomic_add(out + i, v, mask=v > 0, sem='relaxed')", True),
+        ("tl.atomic_add(out + p * n + c, v, mask=c < n)", True),  # the rows' ends are masked
+        ("tl.atomic_max(flags + (p * 64 + c // 32) * 32 + c % 32, v.to(tl.int32))", True),
+        ("tl.atomic_add(out + (1023 - p) * B + c, v)", True),
+        ("tl.atomic_add(out + p * n + c, v)", False),
+        ("tl.atomic_add(out + p // 2 * B + c, v)", False),
+        ("tl.atomic_add(out + i % (512 * B), v)", False),
+        ("tl.atomic_add(out + i // 2, v)", False),
+        ("tl.atomic_add(out + p * B + c // 2, v)", False),
+        ("tl.atomic_add(out + p * c, v)", False),
+        ("if p % 2:\n        c = c * 2\n    tl.atomic_add(out + p * B + c, v)", False),
+        ("tl.atomic_add(out + tl.where(p % 2 == 1, 2 * c, c) + p * B, v)", False),
+        ("tl.atomic_add(out + tl.load(flags + i), v)", False),
+        ("tl.atomic_add(out + i, v)\n    tl.atomic_add(out + i + B, v)", False),
+        ("tl.atomic_add(out + i, v)\n    tl.store(out + i + B, v)", False),
+        ("tl.store(x + i, tl.atomic_add(out + i, v))", False),
+        ("tl.atomic_xchg(flags + i, 1)", False),
+        ("tl.store(out + i, v)\n    tl.atomic_add(flags + i, 1, sem='release')", False),
+    ],
+)
+def test_atomics_of_which_each_has_an_address_of_its_own_need_be_none(tmp_path, atomic, is_needless):
+    one = found(tmp_path, ONCE.replace("ATOMIC", atomic), ONCE_LAUNCHED).get("needless-atomics")
+    assert (one is not None) is is_needless
+    if one is not None:
+        assert (one.source.line, one.evidence["ctas"]) == (8, 1024)
+        assert one.estimate.low == 1
+        assert "if no other kernel that runs at the same time updates" in one.advice
+
+
+def test_a_small_vector_of_each_cta_costs_nothing(tmp_path):
+    atomic = "tl.atomic_add(out + p * 32 + tl.arange(0, 32), tl.sum(tl.reshape(v, (32, 32)), 0), sem='relaxed')"
+    assert "needless-atomics" not in found(tmp_path, ONCE.replace("ATOMIC", atomic), ONCE_LAUNCHED)
+
+
+NESTED = """
+def nested(x, out, T, S: tl.constexpr, B: tl.constexpr):
+    c = tl.arange(0, B)
+    for t in range(T):
+        for s in range(S):
+            v = tl.load(x + ((tl.program_id(0) * T + t) * S + s) * B + c)
+            tl.atomic_add(out + (tl.program_id(0) * T + PLACE) * B + c, v, sem="relaxed")
+"""
+NESTED_LAUNCHED = """
+x, out = torch.zeros(512 * 16 * 8, 256, device="cuda"), torch.zeros(512 * 16 * 8, 256, device="cuda")
+nested[(512,)](x, out, 16, S=SUMS, B=256)
+"""
+
+
+@pytest.mark.parametrize(("place", "sums", "is_found"), [("t", 8, True), ("s", 8, False), ("t", 1, False)])
+def test_an_inner_loop_that_updates_one_address_could_sum_first(tmp_path, place, sums, is_found):
+    launch = NESTED_LAUNCHED.replace("SUMS", str(sums))
+    one = found(tmp_path, NESTED.replace("PLACE", place), launch).get("atomic-contention")
+    assert (one is not None) is is_found
+    assert one is None or one.message.startswith("every iteration updates")
+
+
+GROUPS = """
+def groups(x, index, out, k, D: tl.constexpr):
+    p, c = tl.program_id(0), tl.arange(0, D)
+    slot = tl.load(index + p)
+    tl.atomic_add(out + ROW * D + c, tl.load(x + p * D + c), sem="relaxed")
+"""
+GROUPS_LAUNCHED = """
+x, index = torch.zeros(1 << 16, 512, device="cuda"), torch.zeros(1 << 16, device="cuda", dtype=torch.int32)
+groups[(1 << 16,)](x, index, torch.zeros(ROWS, 512, device="cuda"), 4, D=512)
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "rows", "is_found"),
+    [
+        ("(slot // 4)", 1 << 14, True),
+        ("(slot // k).to(tl.int64)", 1 << 14, True),
+        ("slot", 1 << 14, False),
+        ("(slot % 4)", 1 << 14, False),
+        ("(slot // 4)", 1 << 15, False),  # the groups have other sizes
+    ],
+)
+def test_rows_in_groups_of_one_size_could_be_loaded_by_one_cta(tmp_path, row, rows, is_found):
+    launch = GROUPS_LAUNCHED.replace("ROWS", str(rows))
+    one = found(tmp_path, GROUPS.replace("ROW", row), launch).get("needless-atomics")
+    assert (one is not None) is is_found
+    if one is not None:
+        assert one.severity == "medium"
+        assert "each element of out 4 times" in one.message
+        assert one.advice.startswith("if index holds each number once")

@@ -277,3 +277,74 @@ def test_all_that_differs_between_launches_is_named(tmp_path, arguments, moved):
 def test_a_script_under_inference_mode_has_no_series(tmp_path):
     """Torch counts no writes there, so that what lies between two launches is not known."""
     assert repeated(tmp_path, f"with torch.inference_mode(): x = x.clone(); {BY_VIEW}") == []
+
+
+STEP = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def step(x, y, rate, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * {stride} + tl.arange(0, BLOCK)
+    {mask}
+    p = tl.load(x + {place}, mask=i < n)
+    tl.store(y + i, p + tl.load(rate + i, mask=i < n) * p * (1 - p), mask=m)
+
+n = 1 << 16
+x, y, z, rate = (torch.rand(n, device="cuda") for _ in range(4))
+def launch(x, y, rate=rate, n=n):
+    step[(n // 1024,)](x, y, rate, n, 1024)
+{launches}
+"""
+SWAPS = "for _ in range(8): launch(x, y); x, y = y, x"
+
+
+def iterated(tmp_path, launches=SWAPS, **other):
+    parts = {"stride": "BLOCK", "mask": "m = i < n", "place": "i"} | other
+    script = tmp_path / "it.py"
+    script.write_text(STEP.format(launches=launches, **parts))
+    every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
+    return [one for one in every if one.id == "repeated-launch"]
+
+
+@pytest.mark.parametrize(
+    ("launches", "count"),
+    [
+        (SWAPS, 8),
+        ("launch(x, y)\nfor _ in range(4): launch(y, y)", 5),
+        ("for _ in range(6): y = torch.empty_like(x); launch(x, y); x = y", 6),
+        ("for _ in range(3): launch(x, y); [launch(y, y) for _ in range(3)]", 4),  # a benchmark that begins again
+    ],
+)
+def test_launches_that_iterate_could_be_one(tmp_path, launches, count):
+    (one,) = iterated(tmp_path, launches)
+    assert (one.severity, one.source.line, one.evidence) == ("high", 8, {"launches": count, "bytes": 8 * 1024})
+    assert one.estimate.high <= count
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        "for _ in range(8): launch(x, y)",  # a benchmark
+        "for _ in range(8): launch(x, x)",  # perhaps one too
+        "launch(x, y); launch(y, z)",  # a transform and its inverse
+        "for _ in range(8): launch(x, y); x.copy_(y)",
+        "for _ in range(8): launch(x, y); x, y = y, x; rate.mul_(2)",
+        "for _ in range(8): launch(x, y); x, y = y, x; x.clamp_(0, 1)",
+        "for _ in range(8): launch(x, y, rate=y); x, y = y, x",  # what it loads beside it is what it stores
+        "for part in range(8): launch(x, y, n=n - 16 * part); x, y = y, x",  # the last elements are those before
+    ],
+)
+def test_launches_that_are_no_iteration_stay_apart(tmp_path, launches):
+    assert iterated(tmp_path, launches) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"place": "i + 1"},
+        {"stride": "1000"},  # the next CTA stores some of the same elements
+        {"mask": "m = (i < n) & (tl.arange(0, BLOCK) < 1000)"},  # the others are those of an earlier launch
+    ],
+)
+def test_an_iteration_on_elements_of_other_ctas_waits_for_the_whole_launch(tmp_path, other):
+    assert iterated(tmp_path, **other) == []

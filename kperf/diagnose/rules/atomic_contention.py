@@ -91,8 +91,8 @@ def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Findin
             continue
         numbers, sure = _unmasked(kernel, op, value)
         elements, addresses = numbers.size, len(np.unique(numbers))
-        looping = bool(loops_around(op))
-        same_in_loop = looping and not any(loop.line in value.iterations for loop in loops_around(op))
+        looping = bool(around := loops_around(op))
+        same_in_loop = looping and around[0].line not in value.iterations and not kernel.runs_once(around[0])
         crowded = elements >= 32 and addresses * 8 <= elements
         if not crowded and ((value.program and not same_in_loop) or kernel.is_used(op)):
             continue

@@ -15,7 +15,8 @@ from kperf.arch import (
     H200_ATOMIC_NS,
     H200_COPY_GB_PER_S,
 )
-from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, Kernel, frame_of, lines_of
+from kperf.diagnose.atomics import hands_over
+from kperf.diagnose.kernel import LOADS, Kernel, frame_of, lines_of
 from kperf.diagnose.occupancy import bytes_of_cta, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
@@ -25,8 +26,6 @@ from kperf.trace.analyze.finding import Finding
 
 _BY_DEFAULT = re.compile(r"\s*\w+, acq_rel, gpu\b")
 """Order and scope that `tl.atomic_add` and the like have where the source gives none."""
-_SWAP = re.compile(r"\s*exch\b")
-_OF_FLOATS = re.compile(r"\s*f")
 _FENCE = "MEMBAR"
 _MOST = 4.0
 """3.6 x was the most that was measured (many_splits with ordered atomics)."""
@@ -40,7 +39,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     addresses.
     """
     ordered = [op for op in kernel.named("tt.atomic_rmw") if _BY_DEFAULT.match(op.rest)]
-    if not ordered or _hands_over(kernel):
+    if not ordered or hands_over(kernel):
         return
     passed = {op.line: fences for op in ordered if (fences := _fences(kernel, op))}
     fences = sum(passed.values())
@@ -67,30 +66,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         confidence="medium",
         estimate=(min(gain, _MOST), 1.0, min(2 * gain, _MOST)),
     )
-
-
-def _hands_over(kernel: Kernel) -> bool:
-    """Whether CTAs may tell each other, or a kernel that runs beside, that data is there: then the order has to stay.
-
-    They do so by an atomic that swaps, or whose old value is used, or that counts integers beside other atomics or
-    stores; by a volatile load; and by a tensor that is updated and is also read or stored. What a call or an assembly
-    text with side effects does is not known.
-    """
-    calls = (op for op in kernel.named("tt.call", "tt.elementwise_inline_asm") if "pure = true" not in op.rest)
-    atomics = list(kernel.named(*ATOMICS))
-    updated = [kernel.tensors_of(op) for op in atomics]
-    stores = list(kernel.named(*STORES, *TMA_STORES))
-    if any(True for _ in calls) or not all(updated):
-        return True
-    if any(op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in atomics):
-        return True
-    if any(
-        "isVolatile = true" in op.rest or kernel.tensors_of(op) & frozenset().union(*updated)
-        for op in (*kernel.named(*LOADS, *TMA_LOADS), *stores)
-    ):
-        return True
-    counts = any(not _OF_FLOATS.match(op.rest) for op in atomics)
-    return counts and (bool(stores) or len(set(updated)) > 1)
 
 
 def _fences(kernel: Kernel, op: Operation) -> float:
@@ -128,5 +103,5 @@ RULE = Rule(
     check,
     needs="machine code",
     targets=("sm_",),
-    explained_by=("atomic-contention", "emulated-atomics"),
+    explained_by=("atomic-contention", "emulated-atomics", "needless-atomics"),
 )
