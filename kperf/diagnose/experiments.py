@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from kperf.arch import of
 from kperf.compat.triton import CompiledKernel, JitCall, LaunchCall, current_call, own_cache
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose
+from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
+from kperf.diagnose.rule import static_rules
+from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.trace.analyze.finding import Dropped, Finding, Trial
+from kperf.trace.analyze.finding import LEVELS, Dropped, Finding, Trial
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture import kernels as capture
 from kperf.trace.capture.capturer import why
@@ -118,13 +120,21 @@ class Experiments:
         if known is None:
             return diagnosis
         findings = [_with_results(finding, known.results) for finding in diagnosis.findings]
-        return diagnosis.model_copy(update={"findings": findings, "not_tried": known.why})
+        return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why})
 
 
 def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
+    """With what was measured of its candidates; a hint where these are all that is advised, and none is faster."""
     mine = [results[words] for change in finding.candidates if (words := in_words(change)) in results]
     tried = [one for one in mine if isinstance(one, Trial)]
-    return finding.model_copy(update={"tried": tried, "dropped": [one for one in mine if isinstance(one, Dropped)]})
+    dropped = [one for one in mine if isinstance(one, Dropped)]
+    is_refuted = (
+        len(tried) == len(finding.candidates) > 0
+        and max(one.speedup for one in tried) < TUNED_GAIN
+        and finding.id in {rule.id for rule in static_rules() if rule.only_options}
+    )
+    severity = LEVELS[-1] if is_refuted else finding.severity
+    return finding.model_copy(update={"severity": severity, "tried": tried, "dropped": dropped})
 
 
 def _results(tried: Tried, kernel: Kernel, call: JitCall | None) -> dict[str, Trial | Dropped]:

@@ -21,7 +21,8 @@ class Rule:
 
     targets: beginnings of the targets to which it applies (`sm_90a`). explained_by: rules whose finding at the same
     line names the cause of this one's, so that one advice is given for both. moves_less: whether its advice leaves out
-    bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can.
+    bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can. only_options:
+    whether its candidates are all that its advice means, so that times of all of them say what it gives.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Rule:
     targets: tuple[str, ...] = ("sm_", "gfx")
     explained_by: tuple[str, ...] = ()
     moves_less: bool = False
+    only_options: bool = False
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""

@@ -150,10 +150,10 @@ class ProofRow(KernelRow):
 
     @property
     def gain(self) -> Gain | None:
-        """What the finding's advice gives: the best configuration that was tried, else the fixed copy."""
-        if self.finding is not None and self.finding.tried:
-            return best_of(self.finding)
-        return self.fixed.gain if self.fixed is not None else None
+        """What the finding's advice gives: the faster of the best configuration that was tried and the fixed copy."""
+        by_hand = self.fixed.gain if self.fixed is not None else None
+        tried = best_of(self.finding) if self.finding is not None else None
+        return max((one for one in (tried, by_hand) if one is not None), key=lambda one: one.low, default=None)
 
     @property
     def off(self) -> float | None:

@@ -171,6 +171,18 @@ def test_the_interval_is_that_of_the_median_of_ratios(diagnose, monkeypatch):
         assert each.low < each.speedup < each.high
 
 
+def test_options_that_gain_nothing_make_a_finding_a_hint(diagnose, monkeypatch):
+    """If all that is advised was timed; one configuration that gains, or one that has no time, keeps it as it was."""
+    for milliseconds, severity in (
+        ({1: 1.0, 2: 1.0, 3: 0.98, 4: 2.0, 5: 2.0}, "low"),
+        ({1: 1.0, 2: 1.0, 3: 0.9, 4: 2.0, 5: 2.0}, "high"),
+    ):
+        behave(monkeypatch, milliseconds=by_stages(milliseconds))
+        assert finding(diagnose(GEMM + "run(3)")[0], "loads-not-pipelined").severity == severity
+    behave(monkeypatch, computed=wrong)
+    assert finding(diagnose(GEMM + "run(3)")[0], "loads-not-pipelined").severity == "high"
+
+
 def test_nothing_faster_is_said(diagnose, monkeypatch):
     behave(monkeypatch, milliseconds=by_stages({1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}))
     assert "none of these is faster here" in diagnose(GEMM + "run(1)")[1]

@@ -101,4 +101,4 @@ def _gain(tuning: Tuning, name: str) -> float | None:
     return min(others) / best if others and best else None
 
 
-RULE = Rule("autotuner-list", "An autotuner's list that is too short", check, needs="history")
+RULE = Rule("autotuner-list", "An autotuner's list that is too short", check, needs="history", only_options=True)

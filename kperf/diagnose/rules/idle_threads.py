@@ -27,7 +27,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
     gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
-    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}" if warps < kernel.num_warps else ""
+    is_fewer = warps < kernel.num_warps
+    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}" if is_fewer else ""
     yield kernel.finding(
         RULE.id,
         widest.operation,
@@ -36,6 +37,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"let a CTA work on several rows, or on a larger BLOCK{fewer}",
         {"threads": threads, "elements": elements},
         estimate=gain,
+        candidates=[{"num_warps": warps}] if is_fewer else [],
     )
 
 

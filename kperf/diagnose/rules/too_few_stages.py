@@ -49,4 +49,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("too-few-stages", "Too few pipeline stages", check, needs="machine code", targets=(SM_90A.name, "sm_10"))
+RULE = Rule(
+    "too-few-stages",
+    "Too few pipeline stages",
+    check,
+    needs="machine code",
+    targets=(SM_90A.name, "sm_10"),
+    only_options=True,
+)

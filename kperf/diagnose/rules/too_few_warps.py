@@ -53,4 +53,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("too-few-warps", "Few warps on wide rows", check)
+RULE = Rule("too-few-warps", "Few warps on wide rows", check, only_options=True)
