@@ -124,16 +124,13 @@ class Experiments:
 
 
 def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
-    """With what was measured of its candidates; a hint where these are all that is advised, and none is faster."""
+    """With what was measured of its candidates; a hint where nothing else is advised, and none is faster."""
     mine = [results[words] for change in finding.candidates if (words := in_words(change)) in results]
     tried = [one for one in mine if isinstance(one, Trial)]
     dropped = [one for one in mine if isinstance(one, Dropped)]
-    is_refuted = (
-        len(tried) == len(finding.candidates) > 0
-        and max(one.speedup for one in tried) < TUNED_GAIN
-        and finding.id in {rule.id for rule in static_rules() if rule.only_options}
-    )
-    severity = LEVELS[-1] if is_refuted else finding.severity
+    only_options = {rule.id for rule in static_rules() if rule.only_options}
+    no_gain = bool(tried) and not dropped and max(one.speedup for one in tried) < TUNED_GAIN
+    severity = LEVELS[-1] if no_gain and finding.id in only_options else finding.severity
     return finding.model_copy(update={"severity": severity, "tried": tried, "dropped": dropped})
 
 

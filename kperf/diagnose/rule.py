@@ -22,7 +22,7 @@ class Rule:
     targets: beginnings of the targets to which it applies (`sm_90a`). explained_by: rules whose finding at the same
     line names the cause of this one's, so that one advice is given for both. moves_less: whether its advice leaves out
     bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can. only_options:
-    whether its candidates are all that its advice means, so that times of all of them say what it gives.
+    whether its advice means its candidates alone, so that their times say what it gives.
     """
 
     id: str
