@@ -32,7 +32,7 @@ points = torch.randn(2, POINTS, device="cuda")
 out = torch.empty(QUERIES, device="cuda")
 
 gaussian_kde[(QUERIES // 64,)](
-    places, points, out, QUERIES, POINTS, -0.5 / 0.04 * 1.4426950408889634, BLOCK_Q=64, BLOCK_P=128, num_warps=4
+    places, points, out, QUERIES, POINTS, -0.5 / 0.04 * 1.4426950408889634, BLOCK_Q=64, BLOCK_P=128, num_warps=8
 )
 
 for part in range(0, QUERIES, 4096):

@@ -10,13 +10,11 @@ EARTH_KM = 6371.0
 
 
 @triton.jit
-def nearest_station(lat_ptr, lon_ptr, station_ptr, out_ptr, stations, BLOCK_Q: tl.constexpr, BLOCK_S: tl.constexpr):
+def nearest_station(query_ptr, station_ptr, out_ptr, queries, stations, BLOCK_Q: tl.constexpr, BLOCK_S: tl.constexpr):
     q = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    lat = tl.load(lat_ptr + q)
-    lon = tl.load(lon_ptr + q)
-    x = tl.cos(lat) * tl.cos(lon)
-    y = tl.cos(lat) * tl.sin(lon)
-    z = tl.sin(lat)
+    x = tl.load(query_ptr + q)
+    y = tl.load(query_ptr + queries + q)
+    z = tl.load(query_ptr + 2 * queries + q)
     best = tl.full((BLOCK_Q, BLOCK_S), 4.0, tl.float32)
     for start in range(0, stations, BLOCK_S):
         s = start + tl.arange(0, BLOCK_S)
@@ -35,9 +33,9 @@ station_lat = torch.asin(torch.rand(STATIONS, device="cuda") * 2 - 1)
 station_lon = (torch.rand(STATIONS, device="cuda") * 2 - 1) * 3.1415927
 nearest = torch.empty(QUERIES, device="cuda")
 
-around = station_lat.cos()
-station = torch.stack((around * station_lon.cos(), around * station_lon.sin(), station_lat.sin()))
-nearest_station[(QUERIES // 128,)](lat, lon, station, nearest, STATIONS, BLOCK_Q=128, BLOCK_S=64, num_warps=8)
+query = torch.stack((lat.cos() * lon.cos(), lat.cos() * lon.sin(), lat.sin()))
+station = torch.stack((station_lat.cos() * station_lon.cos(), station_lat.cos() * station_lon.sin(), station_lat.sin()))
+nearest_station[(QUERIES // 128,)](query, station, nearest, QUERIES, STATIONS, BLOCK_Q=128, BLOCK_S=64, num_warps=8)
 
 distance = 2 * EARTH_KM * torch.asin(nearest.sqrt())
 for part in range(0, QUERIES, 8192):
