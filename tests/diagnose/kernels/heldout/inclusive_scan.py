@@ -24,8 +24,10 @@ def inclusive_scan(x_ptr, out_ptr, state_ptr, BLOCK: tl.constexpr):
         while word == 0:  # planted: serial-chain
             word = tl.atomic_add(state_ptr + pid - 1, 0)
         before = word >> 2
+        tl.atomic_xchg(state_ptr + pid - 1, 0)  # ready for the next launch
     x = tl.load(x_ptr + i)
-    tl.atomic_xchg(state_ptr + pid, ((before + tl.sum(x, axis=0)) << 2) | 2)
+    if pid < tl.num_programs(0) - 1:
+        tl.atomic_xchg(state_ptr + pid, ((before + tl.sum(x, axis=0)) << 2) | 2)
     tl.store(out_ptr + i, before.to(tl.int32) + tl.cumsum(x, axis=0))
 
 
