@@ -1,4 +1,4 @@
-"""Four hashes of each 64-bit categorical id, each reduced to a row of an embedding table with a prime number of rows."""
+"""Four hashes of each 64-bit categorical id, reduced to rows of an embedding table with a prime number of rows."""
 
 import torch
 import triton

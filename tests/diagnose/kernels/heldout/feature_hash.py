@@ -1,4 +1,4 @@
-"""Four hashes of each 64-bit categorical id, each reduced to a row of an embedding table with a prime number of rows.
+"""Four hashes of each 64-bit categorical id, reduced to rows of an embedding table with a prime number of rows.
 
 Fault: the number of rows is an argument of the kernel, so each of the 67 M remainders is a 64-bit division by a value
 that only the launch knows: a routine of some 80 to 100 instructions, 300 us of the whole device and more, where the
