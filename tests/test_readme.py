@@ -12,7 +12,18 @@ from kperf.bench.tables import speedup
 from kperf.console import WholeConsole
 from kperf.diagnose.command import Request, show
 from kperf.diagnose.finding import Diagnoses
-from kperf.paper import claims, disturbance, examples, fig12, goals, llama_block, proof, proof_ncu, tritonbench
+from kperf.paper import (
+    claims,
+    disturbance,
+    examples,
+    fig12,
+    goals,
+    llama_block,
+    operators,
+    proof,
+    proof_ncu,
+    tritonbench,
+)
 from kperf.paper.units import measured
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
@@ -304,6 +315,11 @@ def test_what_a_sample_still_costs_is_that_of_the_record():
 def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew."""
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
+
+
+def test_the_page_of_public_operators_is_that_of_the_record():
+    """`python -m kperf operators --write docs/public.md --gpu h100-80gb-hbm3` fills the page anew."""
+    assert between_marks("docs/public.md", "operators") == operators.markdown(RECORDED / "h100-80gb-hbm3")
 
 
 def test_how_far_predictions_between_schedules_are_off_is_that_of_the_records():

@@ -21,7 +21,7 @@ def feature_hash(id_ptr, seed_ptr, row_ptr, n, table_rows, HASHES: tl.constexpr,
     ids = tl.load(id_ptr + i, mask=i < n, other=0)
     mixed = ids[:, None] * tl.load(seed_ptr + k)[None, :]
     mixed = (mixed >> 20) & 0x7FFFFFFFFFF
-    row = mixed % table_rows  # planted: runtime-modulo
+    row = mixed % table_rows  # planted: loop-division
     tl.store(row_ptr + i[:, None] * HASHES + k[None, :], row.to(tl.int32), mask=(i < n)[:, None])
 
 

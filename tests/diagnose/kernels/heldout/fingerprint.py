@@ -20,7 +20,7 @@ def fingerprint(x_ptr, out_ptr, WORDS: tl.constexpr, PRIME: tl.constexpr, BLOCK:
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.zeros((BLOCK,), tl.int32)
     for word in range(WORDS):
-        value = value * PRIME + tl.load(x_ptr + row * WORDS + word)  # planted: lane-per-row
+        value = value * PRIME + tl.load(x_ptr + row * WORDS + word)  # planted: uncoalesced-access
     tl.store(out_ptr + row, value)
 
 

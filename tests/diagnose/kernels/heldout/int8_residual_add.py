@@ -14,14 +14,14 @@ ROWS = 65536
 COLUMNS = 4096
 
 
-@triton.jit(do_not_specialize=["stride_row", "stride_column"])  # planted: unspecialised-strides
+@triton.jit(do_not_specialize=["stride_row", "stride_column"])
 def int8_residual_add(
     a_ptr, b_ptr, out_ptr, scale_a, scale_b, stride_row, stride_column, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
 ):
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     at = row[:, None] * stride_row + column[None, :] * stride_column
-    a = tl.load(a_ptr + at).to(tl.float32)
+    a = tl.load(a_ptr + at).to(tl.float32)  # planted: narrow-access
     b = tl.load(b_ptr + at).to(tl.float32)
     total = tl.floor(a * scale_a + b * scale_b + 0.5)
     tl.store(out_ptr + at, tl.minimum(tl.maximum(total, -127.0), 127.0).to(tl.int8))

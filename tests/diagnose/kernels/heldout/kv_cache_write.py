@@ -19,10 +19,12 @@ DIM = 128
 @triton.jit
 def kv_cache_write(k_ptr, v_ptr, slot_ptr, k_cache_ptr, v_cache_ptr, HEADS: tl.constexpr, DIM: tl.constexpr):
     token = tl.program_id(0)
-    head = tl.program_id(1)  # planted: tiny-programs
+    head = tl.program_id(1)
     d = head * DIM + tl.arange(0, DIM)
     slot = tl.load(slot_ptr + token)
-    tl.store(k_cache_ptr + slot * (HEADS * DIM) + d, tl.load(k_ptr + token * (HEADS * DIM) + d))
+    tl.store(
+        k_cache_ptr + slot * (HEADS * DIM) + d, tl.load(k_ptr + token * (HEADS * DIM) + d)
+    )  # planted: few-bytes-in-flight
     tl.store(v_cache_ptr + slot * (HEADS * DIM) + d, tl.load(v_ptr + token * (HEADS * DIM) + d))
 
 

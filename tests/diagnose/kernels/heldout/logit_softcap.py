@@ -16,9 +16,9 @@ CAP = 30.0
 
 @triton.jit
 def logit_softcap(x_ptr, out_ptr, n, cap, BLOCK: tl.constexpr):
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):  # planted: little-in-flight
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
         i = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + i, mask=i < n, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + i, mask=i < n, other=0.0).to(tl.float32)  # planted: few-bytes-in-flight
         y = cap - 2.0 * cap / (1.0 + tl.exp(x * (2.0 / cap)))
         tl.store(out_ptr + i, y.to(tl.bfloat16), mask=i < n)
 

@@ -27,7 +27,7 @@ def nearest_station(
         s = start + tl.arange(0, BLOCK_S)
         station_lat = tl.load(station_lat_ptr + s)
         station_lon = tl.load(station_lon_ptr + s)
-        a = tl.sin((lat[:, None] - station_lat[None, :]) * 0.5)  # planted: haversine-per-pair
+        a = tl.sin((lat[:, None] - station_lat[None, :]) * 0.5)  # planted: slow-math
         b = tl.sin((lon[:, None] - station_lon[None, :]) * 0.5)
         best = tl.minimum(best, a * a + (cos_lat[:, None] * tl.cos(station_lat)[None, :]) * (b * b))
     tl.store(out_ptr + q, tl.min(best, axis=1))

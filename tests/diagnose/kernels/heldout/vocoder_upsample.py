@@ -32,7 +32,7 @@ def vocoder_upsample(
     batch = tl.program_id(1)
     co = tl.arange(0, C_OUT)
     acc = tl.zeros((BLOCK_T, C_OUT), tl.float32)
-    for tap in range(2 * STRIDE):  # planted: masked-taps
+    for tap in range(2 * STRIDE):  # planted: masked-tiles
         from_tap = t + STRIDE // 2 - tap
         source = from_tap // STRIDE
         hit = (from_tap >= 0) & (from_tap % STRIDE == 0) & (source < time)
