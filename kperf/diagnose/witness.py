@@ -71,6 +71,7 @@ EVIDENCE = {
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,
     "scan-by-hand": _ARITHMETIC,
+    "full-sort": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,
