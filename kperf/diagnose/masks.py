@@ -11,7 +11,7 @@ from kperf.ir.values import Values, apply
 
 CASTS = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.trunci")
 """What leaves elements where they are, and their values (nearly) the same."""
-_FLOATS = ("arith.uitofp", "arith.sitofp")
+FLOATS = ("arith.uitofp", "arith.sitofp")
 MOVES = ("tt.broadcast", "tt.expand_dims")
 
 
@@ -36,17 +36,19 @@ def _mask(values: Values, op: Operation, place: int) -> NDArray[np.bool_] | None
         is_mask = not value.loaded and np.isin(value.numbers, (0, 1)).all()
         return value.numbers != 0 if is_mask else None
     made = values.maker(op, place)
-    if made is None or made.name not in (*CASTS, *_FLOATS, *MOVES, "arith.select"):
+    if made is None or made.name not in (*CASTS, *FLOATS, *MOVES, "arith.select"):
         return None
-    if made.name == "arith.select" and not _chooses_one(values, made):
+    if made.name == "arith.select" and not chooses_one(values, made):
         return None
     mask = _mask(values, made, 0)
     moved = None if mask is None else apply(made, [mask.astype(np.int64)]) if made.name in MOVES else mask
     return None if moved is None else np.asarray(moved != 0)
 
 
-def _chooses_one(values: Values, select: Operation) -> bool:
+def chooses_one(values: Values, select: Operation) -> bool:
     """Whether it is a mask as a number: of two constants the second is 0."""
+    if select.name != "arith.select":
+        return False
     one, other = (values.maker(select, place) for place in (1, 2))
     if one is None or other is None or {one.name, other.name} != {"arith.constant"}:
         return False

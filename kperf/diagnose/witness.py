@@ -72,6 +72,7 @@ EVIDENCE = {
     "scalar-loop": _ARITHMETIC,
     "scan-by-hand": _ARITHMETIC,
     "full-sort": _ARITHMETIC,
+    "linear-search": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,

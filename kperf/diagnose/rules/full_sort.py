@@ -32,8 +32,8 @@ _SELECTED = 1.5
 """Minima and maxima for each exchange of a sorting network that gives one element: where one of the two results of an
 exchange is dropped, one is left. The median of 9 takes 30 for 19 exchanges."""
 _FASTER = 1.5
-"""Power of the gain by the cycles that may be measured: 2.4 x were 3.45 x (H100, the median of 9), since padding and its
-loads go too."""
+"""Power of the gain by the cycles that may be measured: 2.4 x were 3.45 x (H100, the median of 9), since padding and
+its loads go too."""
 
 
 @dataclass(frozen=True)
