@@ -71,6 +71,8 @@ EVIDENCE = {
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,
     "scan-by-hand": _ARITHMETIC,
+    "full-sort": _ARITHMETIC,
+    "linear-search": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,

@@ -110,7 +110,7 @@ WITHOUT_RULE = {
     "early-return": "no rule counts the CTAs that have no work",
     "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
     "fixed-iterations": "no rule knows which iterations change no result",
-    "full-sort-for-median": "no rule knows which sorted elements are used",
+    "full-sort": "no rule knows which sorted elements are used",
     "int64-index": "no rule looks at the width of indices",
     "linear-search": "no rule knows that a list is sorted",
     "masked-tiles": "no rule knows which results a mask removes",

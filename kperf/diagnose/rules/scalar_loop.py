@@ -52,7 +52,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"loads": len(searching)},
                 estimate=(1.2, 1.0, 3.0),
             )
-        elif moving:
+        elif moving and not _is_for_each_thread(kernel, inner):
             beside = _is_beside_tiles(kernel, loop)
             scans = any(op.name == "tt.store" for op in inner)
             yield kernel.finding(
@@ -115,6 +115,12 @@ def _is_counting(kernel: Kernel, inner: Sequence[Operation], searching: Sequence
     )
 
 
+def _is_for_each_thread(kernel: Kernel, inner: Sequence[Operation]) -> bool:
+    """Whether each thread computes with the numbers for elements of its own."""
+    computed = (op for op in inner if op.name.startswith(("arith.", "math.")) and op.name != "arith.constant")
+    return any(types[0].size >= kernel.threads for op in computed if (types := tensor_types(op.rest)))
+
+
 def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
     """Whether the kernel multiplies matrices, or another loop moves tiles: as one that first finds its group."""
     if any(True for _ in kernel.named(*MMAS)):
@@ -123,4 +129,4 @@ def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
     return any(op.name in TMA_LOADS or (op.name in LOADS and tensor_types(op.rest)) for op in others)
 
 
-RULE = Rule("scalar-loop", "A loop that loads single numbers", check)
+RULE = Rule("scalar-loop", "A loop that loads single numbers", check, explained_by=("linear-search",))

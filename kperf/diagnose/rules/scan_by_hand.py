@@ -1,7 +1,6 @@
 """A prefix sum (or maximum, or product) made by a triangular mask and a reduction."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,18 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.kernel import LEAST_TILE, Kernel, inside, loops_around, own
+from kperf.diagnose.masks import masked, source
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import apply
 from kperf.trace.analyze.finding import Finding
 
-_CASTS = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.trunci")
-"""What leaves elements where they are, and their values (nearly) the same."""
-_FLOATS = ("arith.uitofp", "arith.sitofp")
-_MOVES = ("tt.broadcast", "tt.expand_dims")
 _SCANS = {"arith.addf": "tl.cumsum(x)", "arith.addi": "tl.cumsum(x)", "arith.mulf": "tl.cumprod(x)"}
 """What a reduction does with two elements -> the scan that does it; of others `tl.associative_scan`."""
 _CALIBRATED = 5 / 6
@@ -85,11 +80,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _scan_of(kernel: Kernel, op: Operation) -> _Scan | None:
     """None of a reduction that is no scan by hand."""
     types = tensor_types(kernel.module.lines[op.last_line])
-    masking = _source(kernel, op, 0)
+    masking = source(kernel.values, op, 0)
     if len(op.operands) != 1 or not types or masking is None:
         return None
     axis = int(op.rest.partition("axis = ")[2].partition(" ")[0] or 0)
-    for mask, value in _masked(kernel, masking):
+    for mask, value in masked(kernel.values, masking):
         if mask.ndim != len(types[0].shape):
             continue
         for other in range(mask.ndim):
@@ -99,55 +94,9 @@ def _scan_of(kernel: Kernel, op: Operation) -> _Scan | None:
     return None
 
 
-def _masked(kernel: Kernel, op: Operation) -> Iterator[tuple[NDArray[np.bool_], int]]:
-    """The masks that an operation may apply, each with the place of the operand to which it does."""
-    if op.name == "arith.select":
-        mask = _mask(kernel, op, 0)
-        arms = [(place, kernel.values.maker(op, place)) for place in (1, 2)]
-        constants = [place for place, made in arms if made is not None and made.name == "arith.constant"]
-        if mask is not None and len(constants) == 1:
-            yield (mask if constants == [2] else ~mask), 3 - constants[0]
-    elif op.name in ("arith.mulf", "arith.muli"):
-        for place in (0, 1):
-            if (mask := _mask(kernel, op, place)) is not None:
-                yield mask, 1 - place
-
-
-def _mask(kernel: Kernel, op: Operation, place: int) -> NDArray[np.bool_] | None:
-    """Where an operand is not 0, if that does not depend on data; a mask may have become a float before it moved."""
-    value = kernel.values.operand(op, place)
-    if value is not None:
-        is_mask = not value.loaded and np.isin(value.numbers, (0, 1)).all()
-        return value.numbers != 0 if is_mask else None
-    made = kernel.values.maker(op, place)
-    if made is None or made.name not in (*_CASTS, *_FLOATS, *_MOVES, "arith.select"):
-        return None
-    if made.name == "arith.select" and not _chooses_one(kernel, made):
-        return None
-    mask = _mask(kernel, made, 0)
-    moved = None if mask is None else apply(made, [mask.astype(np.int64)]) if made.name in _MOVES else mask
-    return None if moved is None else np.asarray(moved != 0)
-
-
-def _chooses_one(kernel: Kernel, select: Operation) -> bool:
-    """Whether it is a mask as a number: of two constants the second is 0."""
-    one, other = (kernel.values.maker(select, place) for place in (1, 2))
-    if one is None or other is None or {one.name, other.name} != {"arith.constant"}:
-        return False
-    return re.search(r"dense<0(\.0+e\+00)?>", other.rest) is not None
-
-
-def _source(kernel: Kernel, op: Operation, place: int) -> Operation | None:
-    """What makes an operand, but for casts."""
-    made = kernel.values.maker(op, place)
-    while made is not None and made.name in _CASTS:
-        made = kernel.values.maker(made, 0)
-    return made
-
-
 def _is_same(kernel: Kernel, op: Operation, place: int, axis: int) -> bool:
     """Whether an operand's elements are the same along an axis, to which they were broadcast."""
-    made = _source(kernel, op, place)
+    made = source(kernel.values, op, place)
     return made is not None and made.name == "tt.broadcast" and tensor_types(made.rest)[0].shape[axis] == 1
 
 

@@ -22,9 +22,8 @@ def kv_cache_write(k_ptr, v_ptr, slot_ptr, k_cache_ptr, v_cache_ptr, HEADS: tl.c
     head = tl.program_id(1)
     d = head * DIM + tl.arange(0, DIM)
     slot = tl.load(slot_ptr + token)
-    tl.store(
-        k_cache_ptr + slot * (HEADS * DIM) + d, tl.load(k_ptr + token * (HEADS * DIM) + d)
-    )  # planted: few-bytes-in-flight
+    k = tl.load(k_ptr + token * (HEADS * DIM) + d)  # planted: few-bytes-in-flight
+    tl.store(k_cache_ptr + slot * (HEADS * DIM) + d, k)
     tl.store(v_cache_ptr + slot * (HEADS * DIM) + d, tl.load(v_ptr + token * (HEADS * DIM) + d))
 
 

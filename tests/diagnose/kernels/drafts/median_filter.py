@@ -25,7 +25,7 @@ def median_filter(x_ptr, y_ptr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.cons
     ty = tl.minimum(tl.maximum((at // W)[:, None] + tap // 3 - 1, 0), H - 1)
     tx = tl.minimum(tl.maximum((at % W)[:, None] + tap % 3 - 1, 0), W - 1)
     near = tl.load(x_ptr + base + ty * W + tx, mask=inside[:, None] & (tap < 9), other=float("inf"))
-    near = tl.sort(near, dim=1)  # planted: full-sort-for-median
+    near = tl.sort(near, dim=1)  # planted: full-sort
     median = tl.sum(tl.where(tap == 4, near, 0.0), axis=1)
     tl.store(y_ptr + base + at, median, mask=inside)
 
