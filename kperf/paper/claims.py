@@ -23,7 +23,7 @@ from kperf.paper.units import Unit, between, measured, stated
 from kperf.record import device
 from kperf.record import markdown as md
 from kperf.record.machine import visible_gpus
-from kperf.record.provenance import Provenance, Summary
+from kperf.record.provenance import Provenance, Summary, when
 from kperf.record.store import gpu_in_words, gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, models, timers
 from kperf.trace.analyze.predict import NoPredictionError, predict
@@ -293,30 +293,35 @@ def ours(outcome: Outcome) -> str:
     return value if outcome.interval is None else f"{value} ({between(*outcome.interval, outcome.claim.unit)})"
 
 
-_EXPECTED = {"paper": "the paper's value", "ours": "goal"}
+_EXPECTED = {"paper": "the paper's", "ours": "goal"}
 """Over the column of what is expected."""
+
+_LETTER = {"paper": "C", "ours": "G"}
+"""Before the number of a claim on a page: C1, G12."""
+
+_FOLDER = "results/<gpu>"
 
 
 def markdown(results: Path, origin: Origin) -> str:
-    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, run time, what is expected, and ours.
+    """The claims table of artifact.md ("paper") or docs/goals.md: numbered claims, what is expected, and our values.
 
     There is a column for each GPU on which any of these claims is recorded, ordered by the folder's name. A second
-    table has a row a command: the hardware that it needs, its output, and the days and cards of its records.
+    table has a row a command: its claims, its run time and hardware, its output, and the days of its records.
     """
     claims = [claim for claim in read_claims() if claim.origin == origin]
+    numbered = {f"{_LETTER[origin]}{number}": claim for number, claim in enumerate(claims, 1)}
     of_gpus = {folder.name: evaluate_all(claims, folder) for folder in sorted(recorded_folders(results))}
     known = {
         gpu_in_words(folder): outcomes
         for folder, outcomes in of_gpus.items()
         if any(outcome.value is not None for outcome in outcomes)
     }
-    head = ["claim", "command", "run time", _EXPECTED[origin]]
-    head += [f"our value on {gpu} GPUs (95 % interval): verdict" for gpu in known]
+    head = ["claim", _EXPECTED[origin], *(f"ours on {gpu}: verdict" for gpu in known)]
     rows = [
-        [claim.statement, f"`{claim.command}`", f"{claim.minutes} min", expected(claim), *map(_judged, outcomes)]
-        for claim, *outcomes in zip(claims, *known.values(), strict=True)
+        [f"{number}: {claim.statement}", expected(claim), *map(_judged, outcomes)]
+        for (number, claim), *outcomes in zip(numbered.items(), *known.values(), strict=True)
     ]
-    return "\n".join([*md.table(head, rows), "", *_commands(claims, known)])
+    return "\n".join([*md.table(head, rows), "", *_commands(numbered, known)])
 
 
 def _judged(outcome: Outcome) -> str:
@@ -324,22 +329,45 @@ def _judged(outcome: Outcome) -> str:
     return outcome.verdict if outcome.value is None else f"{ours(outcome)}: {outcome.verdict}"
 
 
-def _commands(claims: Sequence[Claim], of_gpus: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """A table of the commands: hardware, output, and a column a GPU with the days and cards of the values."""
+def _commands(claims: Mapping[str, Claim], of_gpus: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """A table of the commands that measure the claims, by the claims' numbers.
+
+    It has a column a GPU with the days of the values.
+    """
     rows = []
-    for command in dict.fromkeys(claim.command for claim in claims):
-        of_command = [claim for claim in claims if claim.command == command]
-        outputs = dict.fromkeys(f"`{claim.output}`" for claim in of_command)
+    for command in dict.fromkeys(claim.command for claim in claims.values()):
+        of_command = {number: claim for number, claim in claims.items() if claim.command == command}
+        first = next(iter(of_command.values()))
+        outputs = dict.fromkeys(f"`{claim.output.removeprefix(f'{_FOLDER}/')}`" for claim in of_command.values())
         recorded = (_recorded(outcomes, command) for outcomes in of_gpus.values())
-        rows.append([f"`{command}`", of_command[0].hardware, ", ".join(outputs), *recorded])
-    return md.table(["command", "hardware", "output", *(f"recorded on {gpu} GPUs (UTC)" for gpu in of_gpus)], rows)
+        needs = f"{first.minutes} min, {first.hardware}"
+        rows.append([f"`{command}`", _span(list(of_command)), needs, ", ".join(outputs), *recorded])
+    recorded_on = (f"recorded on {gpu} (UTC)" for gpu in of_gpus)
+    return md.table(["command", "claims", "run time, hardware", f"output in `{_FOLDER}`", *recorded_on], rows)
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """Numbers of claims, three and more in a row as a span: C1, G11 to G17, G4, G6."""
+    spans: list[list[int]] = []
+    for number in (int(number[1:]) for number in numbers):
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    letter = numbers[0][0]
+    ends = (f"{letter}{span[0]} to {letter}{span[-1]}" if len(span) > 2 else _each(letter, span) for span in spans)
+    return ", ".join(ends)
+
+
+def _each(letter: str, numbers: Sequence[int]) -> str:
+    return ", ".join(f"{letter}{number}" for number in numbers)
 
 
 def _recorded(outcomes: Sequence[Outcome], command: str) -> str:
-    """The days and cards on which the values of a command were recorded, if any were."""
+    """The days on which the values of a command were recorded, if any were. `make claims` prints the cards, too."""
     of_command = (outcome.provenance for outcome in outcomes if outcome.claim.command == command)
-    provenance = reduce(or_, of_command)
-    return provenance.in_words() if provenance.days else "not recorded"
+    days = reduce(or_, of_command).days
+    return when(days) if days else "not recorded"
 
 
 def _own_folder(results: Path) -> Path | None:

@@ -28,8 +28,8 @@ class Cause:
 _LOADS = Cause("CPIStall", "L1TEX", "warps wait for what they load")
 _LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "warps wait at the barrier until a tile has arrived"))
 _COALESCED = (
-    Cause("UncoalescedGlobalAccess", "", "the rule counts the excess sectors"),
-    Cause("MemoryCacheAccessPattern", "global", "the rule counts how many bytes of a sector are used"),
+    Cause("UncoalescedGlobalAccess", "", "ncu's rule counts the excess sectors"),
+    Cause("MemoryCacheAccessPattern", "global", "ncu's rule counts how many bytes of a sector are used"),
 )
 _NARROW = (Cause("CPIStall", r"\bLG\b|local and global", "too many memory instructions fill their queue"),)
 _EXCHANGE = (
@@ -39,12 +39,12 @@ _EXCHANGE = (
     Cause("UncoalescedSharedAccess", "", "warps exchange data through shared memory"),
 )
 _FEW_WARPS = (
-    Cause("TheoreticalOccupancy", "", "the rule says what limits the warps of an SM"),
-    Cause("AchievedOccupancy", "", "the rule says that an SM has fewer warps than it could"),
+    Cause("TheoreticalOccupancy", "", "ncu's rule says what limits the warps of an SM"),
+    Cause("AchievedOccupancy", "", "ncu's rule says that an SM has fewer warps than it could"),
 )
 _FMA = (
-    Cause("HighPipeUtilization", r"\bFMA", "the rule names the pipeline that works in place of the tensor cores"),
-    Cause("FPInstructions", "", "the rule counts the instructions that work in place of the tensor cores"),
+    Cause("HighPipeUtilization", r"\bFMA", "ncu's rule names the pipeline that works in place of the tensor cores"),
+    Cause("FPInstructions", "", "ncu's rule counts the instructions that work in place of the tensor cores"),
 )
 
 CAUSES: dict[str, tuple[Cause, ...]] = {
@@ -52,8 +52,8 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("CPIStall", r"\bLG\b|local and global", "atomics fill the queue of memory instructions"),
     ),
     "bank-conflicts": (
-        Cause("SharedMemoryConflicts", "", "the rule counts the conflicts"),
-        Cause("UncoalescedSharedAccess", "", "the rule counts the excess wavefronts"),
+        Cause("SharedMemoryConflicts", "", "ncu's rule counts the conflicts"),
+        Cause("UncoalescedSharedAccess", "", "ncu's rule counts the excess wavefronts"),
     ),
     "conversion-in-loop": _EXCHANGE,
     "debug-in-kernel": (Cause("CPIStall", "barrier", "warps wait at the barrier that was left in the kernel"),),
@@ -64,13 +64,13 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
     "float64": (
-        Cause("HighPipeUtilization", "FP64", "the rule names the pipeline of float64"),
-        Cause("SOLFPRoofline", "FP64|double", "the rule says how much of the work is in float64"),
-        Cause("FPInstructions", "FP64|double", "the rule counts instructions of float64"),
+        Cause("HighPipeUtilization", "FP64", "ncu's rule names the pipeline of float64"),
+        Cause("SOLFPRoofline", "FP64|double", "ncu's rule says how much of the work is in float64"),
+        Cause("FPInstructions", "FP64|double", "ncu's rule counts instructions of float64"),
     ),
-    "idle-threads": (Cause("ThreadDivergence", "", "the rule counts the threads of a warp that work"),),
-    "imbalance": (Cause("WorkloadImbalance", "", "the rule compares the SMs' active cycles"),),
-    "launch-too-small": (Cause("LaunchConfiguration", "grid", "the rule compares the grid with the SMs"),),
+    "idle-threads": (Cause("ThreadDivergence", "", "ncu's rule counts the threads of a warp that work"),),
+    "imbalance": (Cause("WorkloadImbalance", "", "ncu's rule compares the SMs' active cycles"),),
+    "launch-too-small": (Cause("LaunchConfiguration", "grid", "ncu's rule compares the grid with the SMs"),),
     "loads-not-pipelined": _LONGER_WAITS,
     "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "the instructions of a division run on this pipeline"),),
     "low-occupancy": _FEW_WARPS,
@@ -78,7 +78,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     "narrow-access": (*_NARROW, *_COALESCED),
     "ordered-atomics": (Cause("CPIStall", "membar|memory barrier", "warps wait at the fences around atomics"),),
     "random-numbers": (
-        Cause("HighPipeUtilization", r"ALU|FMA", "the rule names the pipeline of Philox's integer arithmetic"),
+        Cause("HighPipeUtilization", r"ALU|FMA", "ncu's rule names the pipeline of Philox's integer arithmetic"),
     ),
     "reduction-in-loop": _EXCHANGE,
     "register-spills": (
@@ -87,14 +87,18 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "scalar-loop": (_LOADS, *_COALESCED),
     "scan-by-hand": (
-        Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of the triangle's selections and additions"),
+        Cause(
+            "HighPipeUtilization",
+            r"ALU|FMA",
+            "ncu's rule names the pipeline of the triangle's selections and additions",
+        ),
         Cause("CPIStall", "MIO|short scoreboard", "each prefix's reduction shuffles elements through this queue"),
     ),
     "slow-math": (
-        Cause("HighPipeUtilization", "highest-utilized", "the rule names the pipeline that the function fills"),
+        Cause("HighPipeUtilization", "highest-utilized", "ncu's rule names the pipeline that the function fills"),
         Cause("CPIStall", "math pipe", "warps wait for the pipeline that the function fills"),
     ),
-    "tail-wave": (Cause("LaunchConfiguration", "tail effect|wave", "the rule counts the CTAs of the last wave"),),
+    "tail-wave": (Cause("LaunchConfiguration", "tail effect|wave", "ncu's rule counts the CTAs of the last wave"),),
     "too-few-stages": _LONGER_WAITS,
     "too-few-warps": _FEW_WARPS,
     "uncoalesced-access": _COALESCED,
@@ -104,36 +108,36 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 
 WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
-    "bit-loop": "no rule knows what a loop of shifts computes",
-    "both-sides-loaded": "no rule knows which of the loaded bytes a kernel drops",
-    "dense-transform": "no rule knows that a matrix has a fast transform",
-    "early-return": "no rule counts the CTAs that have no work",
-    "epilogue-in-loop": "no rule knows which work of an iteration could follow the loop",
-    "fixed-iterations": "no rule knows which iterations change no result",
-    "full-sort": "no rule knows which sorted elements are used",
-    "int64-index": "no rule looks at the width of indices",
-    "linear-search": "no rule knows that a list is sorted",
-    "masked-tiles": "no rule knows which results a mask removes",
-    "membership-scan": "no rule knows that a table of marks would answer each comparison",
-    "needless-atomics": "no rule knows that one CTA could compute a whole sum",
-    "needless-split-k": "no rule knows which CTAs share a sum",
-    "not-separated": "no rule knows that a window's weights are a product",
-    "one-hot-lookup": "no rule knows that a comparison with each entry is a lookup",
-    "opaque-samples": "no rule knows which iterations change no result",
-    "padded-head": "no rule knows which results a mask removes",
-    "padded-tile": "no rule knows which results a mask removes",
-    "program-order": "no rule compares the order of CTAs with another order",
-    "project-per-edge": "no rule knows that edges share their nodes' products",
+    "bit-loop": "no rule of ncu knows what a loop of shifts computes",
+    "both-sides-loaded": "no rule of ncu knows which of the loaded bytes a kernel drops",
+    "dense-transform": "no rule of ncu knows that a matrix has a fast transform",
+    "early-return": "no rule of ncu counts the CTAs that have no work",
+    "epilogue-in-loop": "no rule of ncu knows which work of an iteration could follow the loop",
+    "fixed-iterations": "no rule of ncu knows which iterations change no result",
+    "full-sort": "no rule of ncu knows which sorted elements are used",
+    "int64-index": "no rule of ncu looks at the width of indices",
+    "linear-search": "no rule of ncu knows that a list is sorted",
+    "masked-tiles": "no rule of ncu knows which results a mask removes",
+    "membership-scan": "no rule of ncu knows that a table of marks would answer each comparison",
+    "needless-atomics": "no rule of ncu knows that one CTA could compute a whole sum",
+    "needless-split-k": "no rule of ncu knows which CTAs share a sum",
+    "not-separated": "no rule of ncu knows that a window's weights are a product",
+    "one-hot-lookup": "no rule of ncu knows that a comparison with each entry is a lookup",
+    "opaque-samples": "no rule of ncu knows which iterations change no result",
+    "padded-head": "no rule of ncu knows which results a mask removes",
+    "padded-tile": "no rule of ncu knows which results a mask removes",
+    "program-order": "no rule of ncu compares the order of CTAs with another order",
+    "project-per-edge": "no rule of ncu knows that edges share their nodes' products",
     "recompiled-often": "a kernel is compiled before it runs",
     "redundant-load": "a second load of an address looks like the first",
     "repeated-launch": "a profile of a launch does not show what other launches read and write again",
-    "serial-chain": "no rule knows which CTA a CTA waits for",
-    "small-tile": "no rule knows the size of an MMA's tile",
+    "serial-chain": "no rule of ncu knows which CTA a CTA waits for",
+    "small-tile": "no rule of ncu knows the size of an MMA's tile",
     "stages-do-not-fit": "the GPU refuses the launch, so there is nothing to profile",
-    "statistics-per-tile": "no rule knows which CTAs compute the same sums",
-    "tma-unused": "no rule compares a load with a load by TMA",
-    "wgmma-unused": "no rule compares the instruction of an MMA with a faster instruction",
-    "widened-operands": "no rule knows the dtype that operands had",
+    "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
+    "tma-unused": "no rule of ncu compares a load with a load by TMA",
+    "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
+    "widened-operands": "no rule of ncu knows the dtype that operands had",
 }
 """Fault -> why no rule of ncu names it."""
 

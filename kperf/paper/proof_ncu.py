@@ -247,6 +247,14 @@ HEAD = (
 )  # fmt: skip
 
 
+_JUDGED = (
+    "fault",
+    "rule of ncu",
+    "words in the rule's text",
+    "why these words name the fault, or why no rule does",
+)
+
+
 def markdown(folder: Path) -> str:
     """The section of docs/proof.md: what is recorded, and the judgement that it rests on.
 
@@ -257,7 +265,7 @@ def markdown(folder: Path) -> str:
         "For each fault: the rule of ncu that names it, the words that the rule's text has to contain (a regular "
         "expression), and why these words name the fault:",
         "",
-        *md.table(("fault", "rule of ncu", "words in its text", "why"), _judgement()),
+        *md.table(_JUDGED, _judgement()),
     ]
     return "\n".join([*_recorded(folder), "", *judgement])
 

@@ -108,7 +108,10 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     def cell(place: Place) -> str:
         if place not in readings:
             return "not run"
-        return f"{'**differs**: ' if place in apart else ''}{_conclusions(readings[place])}"
+        shown = readings[place]
+        base = readings.get(Place(gpu, place.kernel, first), shown)
+        view = f"; view {shown.view} instead of {base.view}" if shown.view != base.view else ""
+        return f"{'**differs**: ' if place in apart else ''}{_conclusions(shown)}{view}"
 
     lines = md.table(
         [f"example on {gpu}", *(f"Triton {version}" for version in versions)],
@@ -130,8 +133,8 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
 
 
 def _conclusions(one: Reading) -> str:
-    """View, findings, the times behind them."""
+    """Findings, and the times behind them."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
-    bound = ", at its bound" if one.at_bound else ""
-    cycles = f"{one.cycles:.0f} cycles {'an iteration' if one.unit == 'iteration' else 'a CTA'}"
-    return f"{one.view}{bound}: {found}; {one.launch_ms:.3f} ms a launch, {cycles}"
+    bound = ", no longer than its MMAs" if one.at_bound else ""
+    cycles = f"{'iteration' if one.unit == 'iteration' else 'CTA'} {one.cycles:.0f} cycles{bound}"
+    return f"{found}; launch {one.launch_ms:.3f} ms, {cycles}"

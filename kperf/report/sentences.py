@@ -409,7 +409,7 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
     if m.unique_gb_per_s is not None:
         size = sum(part.unique_bytes or 0 for part in m.traffic)
         lines.append(
-            f"{t.label}: counting each address once, device memory has to move at least {_bytes(size)} of these bytes: "
+            f"{t.label}: counting each address once, device memory has to move at least {_bytes(size)}: "
             f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
         )
     for part in m.traffic:

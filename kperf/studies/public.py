@@ -208,8 +208,7 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
 FASTER = 1.1
 """A gain that counts: the lower end of its interval."""
 
-HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "gain", "outputs")
-_ADVISED = ("kernel", "finding", "what the finding says", "its advice", "estimated gain", "measured gain")
+HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "estimated gain", "gain", "outputs")
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
@@ -238,8 +237,6 @@ def markdown(folder: Path) -> str:
         f"{_came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
-        "",
-        *md.table(_ADVISED, map(_advised_cells, advised)),
         "",
         "Commits:",
         "",
@@ -293,13 +290,15 @@ def _gains(rows: Sequence[PublicRow]) -> str:
 def cells(row: PublicRow) -> tuple[str, ...]:
     """Of a row of the table."""
     alone = "; the kernel alone" if row.timed == "kernel" else ""
+    followed = _followed(row)
     return (
         f"`{row.kernel}` ({row.repository}, {row.source})",
-        row.rule or "none",
+        f"{followed.id}, {followed.severity}" if followed else "none",
         row.change,
         f"{row.shape}{alone}",
         f"{statistics.median(row.original_samples_ms):.4f}",
         f"{statistics.median(row.changed_samples_ms):.4f}",
+        _estimated(followed),
         _gain(row),
         row.outputs,
     )
@@ -310,12 +309,14 @@ def _gain(row: PublicRow) -> str:
     return f"{statistics.median(row.ratios):.2f} x ({low:.2f} to {high:.2f})"
 
 
-def _followed(row: PublicRow) -> Finding:
-    return next(finding for finding in row.findings if finding.id == row.rule)
+def _followed(row: PublicRow) -> Finding | None:
+    """The finding that the change follows, if there is one."""
+    return next((finding for finding in row.findings if finding.id == row.rule), None)
 
 
-def _advised_cells(row: PublicRow) -> tuple[str, ...]:
-    finding = _followed(row)
+def _estimated(finding: Finding | None) -> str:
+    """The gain that a finding estimates, with its interval."""
+    if finding is None or finding.estimate is None:
+        return "none"
     estimate = finding.estimate
-    words = f"{estimate.speedup:.2g} x ({estimate.low:.2g} to {estimate.high:.2g})" if estimate is not None else "none"
-    return f"`{row.kernel}`", f"{row.rule}, {finding.severity}", finding.message, finding.advice, words, _gain(row)
+    return f"{estimate.speedup:.2g} x ({estimate.low:.2g} to {estimate.high:.2g})"

@@ -305,7 +305,7 @@ def test_a_value_has_the_day_and_the_card_of_its_records(id_, files):
     assert provenance.gpus == {"NVIDIA H200"}
 
 
-def test_a_value_of_two_timelines_and_a_command_of_several_claims_have_all_their_cards(tmp_path):
+def test_a_value_of_two_timelines_has_both_their_cards(tmp_path):
     folder = tmp_path / "h200"
     (folder / "fig11").mkdir(parents=True)
     (folder / "fig12.jsonl").touch()
@@ -317,8 +317,20 @@ def test_a_value_of_two_timelines_and_a_command_of_several_claims_have_all_their
     predicted = evaluate(CLAIMS["improved-predicted-from-vanilla"], folder)
     assert predicted.provenance.cards == {"1111aaaa-1", "2222bbbb-2"}
     day = environment().recorded_at[:10]
-    (row,) = (row for row in markdown(tmp_path, "paper").splitlines() if row.startswith("| `make fig11` |"))
-    assert row.endswith(f"| {day}, cards 1111aaaa and 2222bbbb |")
+    assert printed(tmp_path)[predicted.claim.statement][-1] == f"{day}, cards 1111aaaa and 2222bbbb"
+
+
+def test_a_pages_numbers_lead_from_each_claim_to_its_command():
+    for origin in ("paper", "ours"):
+        known, _, commands = markdown(RECORDED, origin).partition("\n\n")
+        number_of = {
+            line.split(": ", 1)[1].partition(" | ")[0]: line[2:].partition(":")[0] for line in known.splitlines()[2:]
+        }
+        claims_of = {line.split("`")[1]: line.split(" | ")[1] for line in commands.splitlines()[2:]}
+        for claim in (claim for claim in read_claims() if claim.origin == origin):
+            number = number_of[claim.statement]
+            spans = [span.split(" to ") for span in claims_of[claim.command].split(", ")]
+            assert any(int(span[0][1:]) <= int(number[1:]) <= int(span[-1][1:]) for span in spans), claim.id
 
 
 def test_values_of_this_machines_card_are_told_from_recorded_ones(tmp_path, monkeypatch):
@@ -333,19 +345,19 @@ def test_values_of_this_machines_card_are_told_from_recorded_ones(tmp_path, monk
     assert rows[CLAIMS["ncu-above-1000x"].statement][-1] == "2026-11-21, card 9d679a40"
 
 
-def test_a_page_says_of_each_command_when_and_on_which_card_its_values_were_recorded(tmp_path):
+def test_a_page_says_which_claims_a_command_measures_and_when_it_was_recorded(tmp_path):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
     with_fig11_alone(tmp_path / "a100")
     _, _, table = markdown(tmp_path, "paper").partition("\n\n")
     assert table.splitlines() == [
-        "| command | hardware | output | recorded on A100 GPUs (UTC) | recorded on H200 GPUs (UTC) |",
-        "|---|---|---|---|---|",
-        "| `make fig12` | 1 Hopper GPU | `results/<gpu>/fig12.jsonl` | not recorded | 2026-11-24, card 8b38414a |",
-        "| `make fig11` | 1 Hopper GPU | `results/<gpu>/fig11/vanilla.timeline.json`, "
-        "`results/<gpu>/fig11/improved.timeline.json` | 2026-11-24, card 8b38414a | 2026-11-24, card 8b38414a |",
-        "| `make overhead` | none: reads the timelines of `make fig11` and `make examples` | "
-        "`results/<gpu>/overhead.png` | not recorded | 2026-11-24, cards 87b41bd1 and 8b38414a |",
-        "| `make lines` | 1 Hopper GPU | `results/<gpu>/lines.jsonl` | not recorded | 2026-11-21, card 9d679a40 |",
+        "| command | claims | run time, hardware | output in `results/<gpu>` | recorded on A100 (UTC) "
+        "| recorded on H200 (UTC) |",
+        "|---|---|---|---|---|---|",
+        "| `make fig12` | C1, C2 | 5 min, 1 GPU | `fig12.jsonl` | not recorded | 2026-11-24 |",
+        "| `make fig11` | C3 to C5 | 3 min, 1 GPU | `fig11/` | 2026-11-24 | 2026-11-24 |",
+        "| `make overhead` | C6 to C8 | 2 min, no GPU, after `make fig11 examples` | `overhead.png` | not recorded "
+        "| 2026-11-24 |",
+        "| `make lines` | C9, C10 | 2 min, 1 GPU | `lines.jsonl` | not recorded | 2026-11-21 |",
     ]
 
 
@@ -387,19 +399,16 @@ def test_the_table_has_a_column_for_each_gpu_of_which_one_of_its_claims_is_recor
     (tmp_path / "l4" / "fig12.jsonl").touch()
     both = markdown(tmp_path, "paper").partition("\n\n")[0]
     head, line, *rows = [row.split(" | ") for row in both.splitlines()]
-    assert head[4:] == [
-        f"our value on {gpu} GPUs (95 % interval): verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))
-    ]
+    assert head[2:] == [f"ours on {gpu}: verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))]
     assert line[0].count("---") == len(head)
     of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "a launch of vanilla" in row[0])
-    assert of_fig12[2:] == [
-        "5 min",
+    assert of_fig12[1:] == [
         "1.076 x +/- 3 %",
         "not recorded",
         "0.936 x (0.927 to 0.944 x): opposite direction |",
     ]
-    assert of_fig11[2:] == ["3 min", "at most 15 %", "5.2 %: holds", "5.2 %: holds |"]
-    assert [" | ".join([*row[:4], *row[5:]]) for row in rows] == alone.splitlines()[2:]
+    assert of_fig11[1:] == ["at most 15 %", "5.2 %: holds", "5.2 %: holds |"]
+    assert [" | ".join([*row[:2], *row[3:]]) for row in rows] == alone.splitlines()[2:]
 
 
 @pytest.mark.parametrize("name", ["regions-of-known-cycles", "fig13-mean", "tune-regret"])
@@ -420,7 +429,7 @@ def test_the_table_of_a_gpu_of_which_no_claim_is_recorded_has_no_column_of_it(tm
     (tmp_path / "l4" / "fig12.jsonl").touch()
     table = markdown(tmp_path, "paper").partition("\n\n")[0]
     head, _, *rows = [row.split(" | ") for row in table.splitlines()]
-    assert head[3:] == ["the paper's value |"]
+    assert head[1:] == ["the paper's |"]
     assert len(rows) == sum(claim.origin == "paper" for claim in read_claims())
     assert {len(row) for row in rows} == {len(head)}
 

@@ -205,7 +205,11 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
     def ran(triton, kernel, gpu="NVIDIA H200", **more):
         facts = {"findings": {"exposed-loads": "high"}, "launch_ms": 2.0, "cycles": 1237.4} | more
         said = Reading(
-            gpu=gpu, view="pipeline", confidence="high", unit="iteration", verdict=[], **({"at_bound": False} | facts)
+            gpu=gpu,
+            confidence="high",
+            unit="iteration",
+            verdict=[],
+            **({"at_bound": False, "view": "pipeline"} | facts),
         )
         return row(triton, kernel=kernel, stage="run").model_copy(update={"reading": said})
 
@@ -219,21 +223,25 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
         ran("3.10.0", "norm", findings={"exposed-loads": "medium"}),
         ran("3.6.0", "add"),
         ran("3.7.1", "add"),
+        ran("3.6.0", "sum"),
+        ran("3.7.1", "sum", view="memory"),
         ran("3.10.0", "moe"),  # with no other Triton
         ran("3.6.0", "gemm", gpu="NVIDIA H100"),  # nothing to compare it with
         row(triton="3.8.0"),
     ]
     lines = tables(rows).splitlines()
     start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.7.1 | Triton 3.10.0 |")
-    same = "pipeline: exposed-loads (high); 2.000 ms a launch, 1237 cycles an iteration"
+    same = "exposed-loads (high); launch 2.000 ms, iteration 1237 cycles"
     assert lines[start + 2 :] == [
-        f"| gemm | {same} | not run | pipeline: exposed-loads (high); 3.000 ms a launch, 2000 cycles an iteration |",
-        "| tma | pipeline, at its bound: no finding; 2.000 ms a launch, 1237 cycles an iteration | not run "
-        "| **differs**: pipeline: no finding; 2.000 ms a launch, 1237 cycles an iteration |",
+        f"| gemm | {same} | not run | exposed-loads (high); launch 3.000 ms, iteration 2000 cycles |",
+        "| tma | no finding; launch 2.000 ms, iteration 1237 cycles, no longer than its MMAs | not run "
+        "| **differs**: no finding; launch 2.000 ms, iteration 1237 cycles |",
         f"| norm | {same} | not run | **differs**: {same.replace('high', 'medium')} |",
         f"| add | {same} | {same} | not run |",
+        f"| sum | {same} | **differs**: {same}; view memory instead of pipeline | not run |",
         "",
-        "On NVIDIA H200, Triton 3.7.1 gives the same view and findings as Triton 3.6.0 for 1 of 1 example.",
+        "On NVIDIA H200, Triton 3.7.1 gives the same view and findings as Triton 3.6.0 for 1 of 2 examples; they "
+        "differ for sum.",
         "",
         "On NVIDIA H200, Triton 3.10.0 gives the same view and findings as Triton 3.6.0 for 1 of 3 examples; they "
         "differ for norm, tma.",

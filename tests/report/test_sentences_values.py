@@ -292,7 +292,7 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     assert sentences._memory(t, kept) == [
         "k: loads and stores request 1200 GB/s in the original kernel's 2.000 ms: loads 3 KB of a, 400 bytes of c, 148 "
         "bytes of d, 150 bytes of e; stores 2.5 MB of b.",
-        "k: counting each address once, device memory has to move at least 2.5 MB of these bytes: 900 GB/s, 22% of a "
+        "k: counting each address once, device memory has to move at least 2.5 MB: 900 GB/s, 22% of a "
         "copy's 4000 GB/s and 20% of the peak of 4500 GB/s.",
         "k: the kernel reads a 3 times: a has 1 KB.",
         "k: the kernel reads c twice: 2 of its loads have the same addresses.",
