@@ -34,6 +34,9 @@ SM_BYTES_IN_FLIGHT = 2 * LEAST_SM_BYTES
 """Bytes that the CTAs of an SM ask for at once: twice the least, since a CTA also computes and stores.
 A kernel of 8 warps an SM that asks for 190 KB reaches 96 % of a copy's rate on an H200."""
 
+MEMORY_LATENCY_CYCLES = 1200
+"""Of a load under load: the 700 ns of `BYTES_IN_FLIGHT` at 1.7 GHz."""
+
 SPILLED_BYTES = 16
 """A few bytes around a call cost nothing that shows."""
 

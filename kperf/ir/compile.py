@@ -229,6 +229,23 @@ def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
             raise UsageError(f"{path.name} does not compile for {arch.name}: {first_line(error)}") from None
 
 
+def recompiled(kernel: Any, changes: Mapping[str, Any]) -> CompiledKernel | None:
+    """A kernel's source with other compile options.
+
+    None where it was not compiled here from its source, or does not compile so.
+    """
+    if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
+        return None
+    options = options_of(kernel) | dict(changes)
+    with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
+        try:
+            return triton.compile(compat.source_with(kernel, {}), target=kernel.metadata.target, options=options)
+        except json.JSONDecodeError:  # half a file in Triton's cache
+            raise
+        except Exception:  # front end, passes, LLVM and ptxas raise what they like
+            return None
+
+
 def _refuse_foreign(name: str, arch: Arch, front_end: Callable[[], Any]) -> Any:
     """The module that a Gluon kernel's front end makes.
 

@@ -11,18 +11,21 @@ from kperf.trace.analyze.finding import Finding
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of `tl.atomic_add` and the like at whose line the machine code compares and swaps.
 
-    The loop costs much where updates meet at an address, which the data decides. Where they do not, the fix costs more:
-    float32 has twice the bytes (scattered_halves in results/h100-80gb-hbm3/diagnose.jsonl).
+    The loop costs much where updates meet at an address. Where they do not, the fix costs more: float32 has twice the
+    bytes (scattered_halves in results/h100-80gb-hbm3/diagnose.jsonl). Of addresses that are read from memory the data
+    decides that.
     """
     for op in kernel.named("tt.atomic_rmw"):
         swaps = [one for one in kernel.instructions_of(op) if ".CAS" in one.opcode]
         types = tensor_types(op.rest)
         if not swaps or not types:
             continue
+        addresses = kernel.values.operand(op, 0)
+        by_data = addresses is None or addresses.loaded
         yield kernel.finding(
             RULE.id,
             op,
-            "medium",
+            "low" if by_data else "medium",
             f"the GPU has no instruction for this atomic on {types[-1].element}: each element repeats a load, an "
             "addition and a compare-and-swap until no other thread interferes, and each addition rounds",
             "if many updates have the same address, add in a float32 tensor, and convert the sums in a second kernel; "

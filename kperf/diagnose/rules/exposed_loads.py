@@ -35,5 +35,9 @@ def check(timeline: Timeline) -> Iterator[Finding]:
 
 
 RULE = DynamicRule(
-    "exposed-loads", "Loads that the MMAs wait for", check, explained_by=("loads-not-pipelined", "too-few-stages")
+    "exposed-loads",
+    "Loads that the MMAs wait for",
+    check,
+    explained_by=("loads-not-pipelined", "too-few-stages"),
+    raises="num_stages",
 )

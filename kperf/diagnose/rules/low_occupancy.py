@@ -14,11 +14,13 @@ from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
     LEAST_SM_BYTES,
     MEDIUM_GAIN,
+    MEMORY_LATENCY_CYCLES,
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
     STAGES_WANTED,
     WARPS_OF_MMAS,
 )
+from kperf.diagnose.warps import issue_cycles, warps_repeat_work
 from kperf.trace.analyze.finding import Finding
 
 
@@ -48,19 +50,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if by_grid := _by_grid(kernel, now, evidence):
             yield by_grid
         elif warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
+            issued = max((issue_cycles(kernel, loop) for loop in kernel.main_loops), default=0.0)
+            hidden = issued >= MEMORY_LATENCY_CYCLES
+            advice, changes = _by_resource(kernel, resource)
             yield kernel.finding(
                 RULE.id,
                 where,
-                "medium",
-                f"an SM holds only {warps} warps of this kernel, because of its {resource}: too few to hide the "
-                "latency of memory",
-                kernel.warps_advice() if resource == "registers" else "use fewer stages or a smaller tile",
-                evidence | {"bytes_in_flight": asked},
-                estimate=(1.4, 1.0, 2.0),
-                candidates=[
-                    *(kernel.more_warps() if resource == "registers" else _fewer_stages(kernel)),
-                    *kernel.scaled(value.tensor.shape if value is not None else (), 0.5),
-                ],
+                "low" if hidden else "medium",
+                f"an SM holds only {warps} warps of this kernel, because of its {resource}: "
+                + (
+                    f"few, but it issues their instructions of an iteration in {issued:.0f} cycles, which hides most "
+                    "of the latency of memory"
+                    if hidden
+                    else "too few to hide the latency of memory"
+                ),
+                advice,
+                evidence | {"bytes_in_flight": asked, "issue_cycles": issued},
+                estimate=(1.05, 0.9, 1.3) if hidden else (1.4, 1.0, 2.0),
+                candidates=[*changes, *kernel.scaled(value.tensor.shape if value is not None else (), 0.5)],
             )
         return
     if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
@@ -78,8 +85,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
-            candidates=[{"maxnreg": wanted // step * step}, *kernel.more_warps()[:1], *_fewer_stages(kernel)[:1]],
+            candidates=[{"maxnreg": wanted // step * step}, *kernel.more_warps()[:1]],
         )
+
+
+def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int]]]:
+    """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
+    if resource != "registers":
+        return "use fewer stages or a smaller tile", _fewer_stages(kernel)
+    if warps_repeat_work(kernel):
+        return "halve the tile", []
+    return kernel.warps_advice(), kernel.more_warps()
 
 
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:

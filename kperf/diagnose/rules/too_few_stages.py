@@ -8,7 +8,8 @@ from kperf.diagnose.kernel import MMAS, Kernel, own
 from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import STAGES_WANTED
+from kperf.diagnose.thresholds import MEMORY_LATENCY_CYCLES, STAGES_WANTED
+from kperf.diagnose.warps import issue_cycles
 from kperf.trace.analyze.finding import Finding
 
 
@@ -33,16 +34,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if advice in advised and launch_gives_stages(kernel, loop):
             continue  # the launch gives all loops as many
         advised.add(advice)
+        issued = issue_cycles(kernel, loop)
+        hidden = issued >= MEMORY_LATENCY_CYCLES
         yield kernel.finding(
             RULE.id,
             copies[0][0],
-            "medium",
+            "low" if hidden else "medium",
             f"the loop has {depth} {agreeing(depth, 'buffer', 'buffers')} for each tile, so one iteration has to hide "
-            "the whole latency of a load",
+            "the whole latency of a load"
+            + (f"; most of it is hidden, as an SM issues an iteration in {issued:.0f} cycles" if hidden else ""),
             f"{advice}: one more stage takes {more} bytes of shared memory, and no fewer CTAs fit on an SM",
-            {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
+            {
+                "buffers": depth,
+                "stage_bytes": more,
+                "shared_bytes": kernel.resources.shared_bytes,
+                "issue_cycles": issued,
+            },
             confidence="medium",
-            estimate=(1.2, 1.0, 1.6),
+            estimate=(1.05, 0.95, 1.3) if hidden else (1.2, 1.0, 1.6),
             candidates=[{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)]
             if launch_gives_stages(kernel, loop)
             else [],

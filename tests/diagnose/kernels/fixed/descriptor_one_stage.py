@@ -12,7 +12,7 @@ def normalisers(q_desc, k_desc, out, S, BM: tl.constexpr, BN: tl.constexpr):
     q = q_desc.load([head + first, 0])
     largest = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
-    for n in tl.range(0, S, BN, num_stages=3):
+    for n in tl.range(0, S, BN, num_stages=2):
         k = k_desc.load([head + n, 0])
         scores = tl.dot(q, k.T)
         new = tl.maximum(largest, tl.max(scores, 1))

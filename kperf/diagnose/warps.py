@@ -1,0 +1,83 @@
+"""What a kernel's warps cost an SM's issue slots, as it is and compiled with twice as many warps."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kperf.arch import H200
+from kperf.diagnose.kernel import LOADS, MOST_WARPS, TMA_LOADS, Kernel, own
+from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
+from kperf.ir import compile as compiler
+from kperf.ir.machine import Instruction
+from kperf.ir.ttgir import Module, Operation
+
+_MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
+"""Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
+_SCHEDULERS = OTHERS_A_CYCLE
+"""Of an SM: each issues one instruction a cycle."""
+
+
+def issue_slots(kernel: Kernel) -> float:
+    """Issue slots of an SM that all warps of a CTA take: an iteration of each loop, or a kernel without loops."""
+    instructions = kernel.code.instructions if kernel.code is not None else ()
+    looping = [one for one in instructions if kernel.code is not None and kernel.code.depth(one) > 0]
+    return kernel.total_warps * _slots(looping or instructions)
+
+
+def issue_cycles(kernel: Kernel, loop: Operation) -> float:
+    """Cycles in which an SM issues an iteration of a loop, of all CTAs that it holds; 0 where that is not known."""
+    span = _span(kernel, loop)
+    if span is None or kernel.code is None or kernel.resources is None:
+        return 0.0
+    held = max(ctas(kernel), 1)
+    if kernel.grid is not None:
+        held = min(held, math.ceil(math.prod(kernel.grid) / H200.sms))
+    iteration = [one for one in kernel.code.instructions if span[0] <= one.address <= span[1]]
+    return held * kernel.total_warps * len(iteration) / _SCHEDULERS
+
+
+def doubled(kernel: Kernel) -> Kernel | None:
+    """The kernel compiled with twice as many warps; None where a CTA has no more, or it cannot be compiled again."""
+    warps = 2 * kernel.num_warps
+    if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
+        return None
+    made = compiler.recompiled(kernel.compiled.kernel, {"num_warps": warps})
+    if made is None or "cubin" not in made.asm:
+        return None
+    read = compiler.read_compiled(made)
+    return replace(
+        kernel,
+        module=Module(read.ttgir),
+        compiled=read,
+        resources=compiler.resources(made),
+        shared_bytes=made.metadata.shared,
+        constants={**kernel.constants, "num_warps": warps},
+    )
+
+
+def warps_repeat_work(kernel: Kernel) -> bool:
+    """Whether twice as many warps issue more together, as where each of them loads what another one loads too.
+
+    More warps hide more of a latency, and share an SM's issue slots: where they take a tenth more of these, they lose.
+    Of attention_bwd_dkdv 8 warps take 1.15 times as many slots, and its time 1.5 times as long; of w4a16_gemv 1.16
+    times, and 2.3 times as long (H100).
+    """
+    more = doubled(kernel)
+    return more is not None and issue_slots(more) > issue_slots(kernel) * MEDIUM_GAIN
+
+
+def _slots(instructions: Iterable[Instruction]) -> int:
+    return sum(OTHERS_A_CYCLE if one.opcode.startswith(_MEMORY) else 1 for one in instructions)
+
+
+def _span(kernel: Kernel, loop: Operation) -> tuple[int, int] | None:
+    """The innermost loop of machine code around what a loop loads: its first and its last address."""
+    loads = (op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS))
+    addresses = [one.address for op in loads for one in kernel.instructions_of(op)]
+    spans = [
+        (last - first, first, last)
+        for first, last in (kernel.code.loops if kernel.code is not None else ())
+        if any(first <= address <= last for address in addresses)
+    ]
+    return min(spans)[1:] if spans else None

@@ -1,0 +1,156 @@
+"""More warps, stages and CTAs are advised where they change what limits a kernel, and nowhere else."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.warps import doubled, issue_slots, warps_repeat_work
+from tests.diagnose.test_kernels import KERNELS
+from tests.diagnose.test_measured import recorded
+
+pytestmark = pytest.mark.kernels
+
+
+@cache
+def kernel_of(name):
+    return inputs.read(str(KERNELS / f"{name}.py"), (), SM_90A)[0]
+
+
+def found(kernel):
+    """The first finding of each rule."""
+    return {one.id: one for one in reversed(diagnose(kernel).findings)}
+
+
+def changed(finding):
+    """The options and constexprs that a finding's candidates change."""
+    return {name for candidate in finding.candidates for name in candidate}
+
+
+@pytest.mark.parametrize(
+    ("name", "repeat"),
+    [
+        ("planted/spills", False),
+        ("drafts/nbody", False),
+        ("drafts/attention_bwd_dkdv", True),
+        ("drafts/w4a16_gemv", True),
+    ],
+)
+def test_more_warps_that_repeat_work_are_known_from_their_machine_code(name, repeat):
+    """Measured with twice as many warps on an H100: 5.40 x, 1.41 x, 0.66 x, 0.44 x."""
+    kernel = kernel_of(name)
+    assert warps_repeat_work(kernel) == repeat
+    assert doubled(kernel).num_warps == 2 * kernel.num_warps
+    assert (issue_slots(doubled(kernel)) > 1.1 * issue_slots(kernel)) == repeat
+
+
+@pytest.mark.parametrize("change", [{"is_gluon": True}, {"is_gluon": None}, {"total_warps": 12}])
+def test_a_kernel_of_fixed_warps_is_not_compiled_with_others(change):
+    kernel = replace(kernel_of("planted/spills"))
+    for name, value in change.items():
+        object.__setattr__(kernel, name, value)
+    assert doubled(kernel) is None
+    assert not warps_repeat_work(kernel)
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "advice", "warps"),
+    [
+        ("planted/spills", "high", "launch with num_warps=8", True),
+        ("drafts/attention_bwd_dkdv", "low", "halve the tile", False),
+        ("planted/while_loop", "low", "first let the compiler pipeline the loads", False),  # num_warps=8: 0.81 x
+    ],
+)
+def test_spills_have_the_advice_that_ends_their_cause(name, severity, advice, warps):
+    finding = found(kernel_of(name))["register-spills"]
+    assert finding.severity == severity
+    assert finding.advice.startswith(advice)
+    assert ("num_warps" in changed(finding)) == warps
+
+
+def test_few_tiles_in_registers_do_not_explain_many_spills():
+    kernel = kernel_of("planted/while_loop")
+    many = replace(kernel, resources=replace(kernel.resources, local_bytes=512))
+    assert found(many)["register-spills"].severity == "high"
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "warps"),
+    [
+        ("drafts/nbody", "medium", True),  # num_warps=8: 1.41 x
+        ("drafts/matmul_by_hand", "low", True),  # 0.96 x
+        ("drafts/w4a16_gemv", "low", False),  # 0.44 x
+    ],
+)
+def test_instructions_of_an_iteration_hide_memorys_latency(name, severity, warps):
+    finding = found(kernel_of(name))["low-occupancy"]
+    assert finding.severity == severity
+    assert ("num_warps" in changed(finding)) == warps
+    assert (finding.evidence["issue_cycles"] >= 1200) == (severity == "low")
+
+
+@pytest.mark.parametrize(("name", "severity"), [("planted/two_stages", "medium"), ("drafts/attention_bwd_dkdv", "low")])
+def test_an_iteration_of_many_instructions_needs_no_more_stages(name, severity):
+    """Measured on an H100: 1.35 x, 0.98 x."""
+    assert found(kernel_of(name))["too-few-stages"].severity == severity
+
+
+def test_exposed_loads_try_more_stages_alone():
+    timeline = recorded("gemm_2_stages")
+    kernel = replace(kernel_of("planted/two_stages"), name=timeline.kernel)
+    (finding,) = (one for one in diagnose(kernel, [timeline]).findings if one.id == "exposed-loads")
+    assert [one["num_stages"] for one in finding.candidates] == [3, 4, 5]
+
+
+SCALED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def scaled(x_desc, w_desc, y, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, K, BK, num_stages=1):
+        acc = tl.dot(x_desc.load([tl.program_id(0) * BM, k]), w_desc.load([tl.program_id(1) * BN, k]).T, acc)
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(y + (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * BM * BN + at, acc.to(tl.bfloat16))
+
+from triton.tools.tensor_descriptor import TensorDescriptor
+x = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
+desc = TensorDescriptor.from_tensor(x, [128, DEPTH])
+scaled[(32, 32)](desc, desc, x, 4096, 128, 128, DEPTH, num_warps=8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("depth", "severity", "advice"),
+    [(64, "high", "write num_stages=3"), (128, "medium", "halve the tile"), (256, "high", "use smaller tiles")],
+)
+def test_stages_that_cost_the_second_cta(tmp_path, depth, severity, advice):
+    (tmp_path / "scaled.py").write_text(SCALED.replace("DEPTH", str(depth)))
+    (kernel,) = inputs.read(str(tmp_path / "scaled.py"), (), SM_90A)
+    finding = found(kernel)["loads-not-pipelined"]
+    assert finding.severity == severity
+    assert finding.advice.startswith(advice)
+
+
+PRODUCT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def product(x, y, z, B: tl.constexpr):
+    i, k = tl.arange(0, B), tl.arange(0, 32)
+    a, b = tl.load(x + i[:, None] * 32 + k[None, :]), tl.load(y + k[:, None] * B + i[None, :])
+    tl.store(z + i[:, None] * B + i[None, :], tl.dot(a, b, input_precision="ieee"))
+
+x = torch.empty(1 << 20, device="cuda")
+product[(64,)](x, x, x, ROWS, num_warps=8)
+"""
+
+
+@pytest.mark.parametrize(("rows", "slower"), [(64, True), (128, False)])
+def test_three_products_of_tf32_want_large_tiles(tmp_path, rows, slower):
+    (tmp_path / "product.py").write_text(PRODUCT.replace("ROWS", str(rows)))
+    (kernel,) = inputs.read(str(tmp_path / "product.py"), (), SM_90A)
+    assert found(kernel)["dot-on-fma"].advice.endswith("with these it is slower") == slower
