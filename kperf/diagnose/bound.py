@@ -6,9 +6,9 @@ from pathlib import Path
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.loops import intensity
-from kperf.diagnose.measured import share_of_copy
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
-from kperf.diagnose.thresholds import NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
+from kperf.diagnose.measured import issuing_share, share_of_copy
+from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_of_cta, moved_bytes
+from kperf.diagnose.thresholds import ISSUE_BOUND, NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.stalls import LEAST_SAMPLES, STALLS
 
@@ -31,6 +31,13 @@ def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
     share = share_of_copy(timeline)
     if share >= NEAR_ROOF:
         return bound
+    issuing = issuing_share(timeline)
+    if issuing is not None and issuing >= ISSUE_BOUND:
+        return Bound(
+            unit="arithmetic",
+            message=f"arithmetic bounds it: schedulers issue an instruction in {issuing:.0%} of the samples, and it "
+            f"reaches {share:.0%} of a copy's rate",
+        )
     message = f"{bound.message}; but it reaches {share:.0%} of a copy's rate"
     if timeline.samples is not None and timeline.samples.total >= LEAST_SAMPLES:
         line = max(timeline.samples.lines, key=lambda one: one.samples)
@@ -66,13 +73,15 @@ def _by_intensity(done: float, wanted: float, what: str) -> Bound:
 
 
 def _arithmetic(kernel: Kernel) -> Bound | None:
-    """Where it computes for longer than memory takes for its bytes: in its main loop, or without loops at all."""
-    loops = kernel.main_loops
-    for operations in [list(own(loop)) for loop in loops] or [kernel.operations]:
-        cycles = arithmetic_cycles(kernel, operations)
-        moving = moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle
+    """Where a CTA computes for longer than memory takes for its bytes: in its main loop, or in all that it does."""
+    in_loops = [
+        (arithmetic_cycles(kernel, own(loop)), moved_bytes(kernel, own(loop)), "an iteration")
+        for loop in kernel.main_loops
+    ]
+    whole = (arithmetic_of_cta(kernel, kernel.operations), bytes_of_cta(kernel), "a CTA")
+    for cycles, moved, what in (*in_loops, whole):
+        moving = moved / kernel.arch.memory_bytes_per_cycle
         if 0 < moving * _SURE < cycles:
-            what = "an iteration" if loops else "a CTA"
             return Bound(
                 unit="arithmetic",
                 message=f"arithmetic bounds it: {what} computes for some {cycles:.0f} cycles of an SM, and memory "

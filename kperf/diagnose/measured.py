@@ -7,6 +7,7 @@ from kperf.diagnose.kernel import source_of
 from kperf.ir.locations import Frame
 from kperf.trace.analyze.finding import Estimate, Finding, Level
 from kperf.trace.analyze.models import RegionTime, Timeline
+from kperf.trace.analyze.stalls import LEAST_SAMPLES
 
 
 def finding(
@@ -71,3 +72,14 @@ def moved_gb_per_s(timeline: Timeline) -> float:
 def share_of_copy(timeline: Timeline) -> float:
     """Of the rate of a copy on the same GPU; 0 where one of the two is not known."""
     return moved_gb_per_s(timeline) / timeline.bandwidth.copy_gb_per_s if timeline.bandwidth is not None else 0.0
+
+
+def issuing_share(timeline: Timeline) -> float | None:
+    """Of the samples, those in which the scheduler of the sampled warp issued an instruction of any of its warps.
+
+    None without samples, or with too few.
+    """
+    samples = timeline.samples
+    if samples is None or samples.total < LEAST_SAMPLES:
+        return None
+    return 1 - sum(line.not_issued for line in samples.lines) / samples.total

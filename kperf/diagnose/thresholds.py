@@ -123,6 +123,9 @@ EARLY_CTAS = 0.2
 NEAR_ROOF = 0.85
 """Share of a copy's bandwidth that few kernels exceed: what is left is not worth a day."""
 
+ISSUE_BOUND = 0.6
+"""Share of the cycles in which a scheduler issues: ncu's SpeedOfLight rule calls a unit busy from 60 % on."""
+
 BOUNDARY_ITERATIONS = 2.0
 """Iterations that the change from tile to tile of a persistent kernel may cost."""
 

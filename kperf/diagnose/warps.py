@@ -60,7 +60,7 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     """Whether twice as many warps issue more together, as where each of them loads what another one loads too.
 
     More warps hide more of a latency, and share an SM's issue slots: where they take a tenth more of these, they lose.
-    Of attention_bwd_dkdv 8 warps take 1.15 times as many slots, and its time 1.5 times as long; of w4a16_gemv 1.16
+    Of attention_bwd_dkdv 8 warps take 1.15 times as many slots, and its time 1.5 times as long; of w4a16_gemv 1.3
     times, and 2.3 times as long (H100).
     """
     more = doubled(kernel)

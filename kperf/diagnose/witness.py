@@ -67,6 +67,7 @@ EVIDENCE = {
     "dot-by-hand": _ARITHMETIC,
     "exposed-arithmetic": _ARITHMETIC,
     "float64": _ARITHMETIC,
+    "instruction-bound": _ARITHMETIC,
     "int64-index": _ARITHMETIC,
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,

@@ -12,7 +12,7 @@ from kperf.diagnose.engine import FAILED, diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
-from kperf.trace.analyze.models import Memory, Quantiles, WhatIf
+from kperf.trace.analyze.models import Memory, PcSamples, Quantiles, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 
@@ -244,6 +244,53 @@ def test_the_roof_of_one_launch_is_none_for_all_launches_in_one():
     assert findings["near-the-roof"].estimate.high == pytest.approx(2000 / 1960)
     assert findings["repeated-launch"].severity == "high"
     assert findings["repeated-launch"].estimate.speedup == pytest.approx(8 * 10 / (8 * 2 + 8))
+
+
+def sampled(not_issued, *, share_of_copy=0.1, file="gelu_pow.py"):
+    """A launch of 1000 samples: 700 of warps that compute line 13, and 300 at line 12 that wait for memory."""
+    known = recorded("layer_norm")
+    here = {"selected": 300, "not_selected": 250, "math_pipe_throttle": 150}
+    lines = [
+        {"file": file, "line": 12, "samples": 300, "not_issued": 0, "stalls": {"long_scoreboard": 300}},
+        {"file": file, "line": 13, "samples": 700, "not_issued": not_issued, "stalls": here},
+    ]
+    samples = PcSamples.model_validate({"launches": 1, "period_cycles": 512, "dropped": 0, "lines": lines})
+    memory = known.memory.model_copy(update={"unique_gb_per_s": 2000.0 * share_of_copy})
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    return known.model_copy(update={"samples": samples, "memory": memory, "bandwidth": bandwidth})
+
+
+def test_samples_show_instructions_that_bound_a_launch_and_their_line():
+    finding = found(sampled(390))["instruction-bound"]
+    assert (finding.severity, finding.source.file, finding.source.line) == ("low", "gelu_pow.py", 13)
+    assert finding.evidence == {"issuing": 0.61, "share": 0.7, "share_of_copy": 0.1}
+    assert (finding.estimate.speedup, finding.estimate.low) == (pytest.approx(1 / 0.65), 1.0)
+    assert finding.estimate.high == pytest.approx(1 / 0.3)
+    assert finding.witness.agreement == "agrees"
+
+
+@pytest.mark.parametrize("timeline", [sampled(410), sampled(100, share_of_copy=0.9)])
+def test_schedulers_that_wait_and_memory_at_its_rate_are_not_bound_by_instructions(timeline):
+    assert "instruction-bound" not in found(timeline)
+
+
+def test_a_cause_that_is_known_at_the_line_has_the_samples_as_evidence():
+    path = KERNELS / "drafts/gelu_pow.py"
+    kernel, *_ = inputs.read(str(path), (), SM_90A)
+    timeline = sampled(100, file=str(path)).model_copy(update={"kernel": kernel.name})
+    findings = {one.id: one for one in diagnose(kernel, [timeline]).findings}
+    assert findings["slow-math"].evidence["issuing"] == 0.9
+    assert "instruction-bound" not in findings
+
+
+def test_memory_does_not_bound_what_issues_instructions():
+    """By samples, or by what the iterations of a launch compute."""
+    kernel, *_ = inputs.read(str(KERNELS / "clean/sign_pack.py"), (), SM_90A)
+    bounds = [diagnose(kernel, [sampled(n).model_copy(update={"kernel": kernel.name})]).bound for n in (100, 900)]
+    assert [bound.unit for bound in bounds] == ["arithmetic", "memory"]
+    assert "in 90% of the samples, and it reaches 10% of a copy's rate" in bounds[0].message
+    looping, *_ = inputs.read(str(KERNELS / "heldout/repetition_penalty.py"), (), SM_90A)
+    assert diagnose(looping).bound.unit == "arithmetic"
 
 
 def test_every_rule_has_its_page_in_parts():
