@@ -6,9 +6,9 @@ from pathlib import Path
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.loops import intensity
-from kperf.diagnose.measured import issuing_share, share_of_copy
+from kperf.diagnose.measured import by_instructions, share_of_copy
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_of_cta, moved_bytes
-from kperf.diagnose.thresholds import ISSUE_BOUND, NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
+from kperf.diagnose.thresholds import NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.stalls import LEAST_SAMPLES, STALLS
 
@@ -31,12 +31,10 @@ def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
     share = share_of_copy(timeline)
     if share >= NEAR_ROOF:
         return bound
-    issuing = issuing_share(timeline)
-    if issuing is not None and issuing >= ISSUE_BOUND:
+    words, _ = by_instructions(timeline)
+    if words:
         return Bound(
-            unit="arithmetic",
-            message=f"arithmetic bounds it: schedulers issue an instruction in {issuing:.0%} of the samples, and it "
-            f"reaches {share:.0%} of a copy's rate",
+            unit="arithmetic", message=f"arithmetic bounds it: {words}, and it reaches {share:.0%} of a copy's rate"
         )
     message = f"{bound.message}; but it reaches {share:.0%} of a copy's rate"
     if timeline.samples is not None and timeline.samples.total >= LEAST_SAMPLES:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 from kperf.diagnose.kernel import source_of
+from kperf.diagnose.thresholds import ISSUE_BOUND, READY_BOUND
 from kperf.ir.locations import Frame
 from kperf.trace.analyze.finding import Estimate, Finding, Level
 from kperf.trace.analyze.models import RegionTime, Timeline
-from kperf.trace.analyze.stalls import LEAST_SAMPLES
+from kperf.trace.analyze.stalls import ISSUABLE, LEAST_SAMPLES
 
 
 def finding(
@@ -74,12 +75,20 @@ def share_of_copy(timeline: Timeline) -> float:
     return moved_gb_per_s(timeline) / timeline.bandwidth.copy_gb_per_s if timeline.bandwidth is not None else 0.0
 
 
-def issuing_share(timeline: Timeline) -> float | None:
-    """Of the samples, those in which the scheduler of the sampled warp issued an instruction of any of its warps.
+def by_instructions(timeline: Timeline) -> tuple[str, dict[str, float]]:
+    """How samples show that instructions bound a launch, in words and numbers; no words where they do not.
 
-    None without samples, or with too few.
+    Schedulers issue in most of the samples; or, as a unit takes several cycles an instruction, most of the warps issue,
+    or are ready for a scheduler or a unit that is not free.
     """
     samples = timeline.samples
     if samples is None or samples.total < LEAST_SAMPLES:
-        return None
-    return 1 - sum(line.not_issued for line in samples.lines) / samples.total
+        return "", {}
+    issuing = 1 - sum(line.not_issued for line in samples.lines) / samples.total
+    ready = sum(share for reason, share in samples.stalls.items() if reason in ISSUABLE)
+    words = ""
+    if issuing >= ISSUE_BOUND:
+        words = f"schedulers issue an instruction in {issuing:.0%} of the samples"
+    elif ready >= READY_BOUND:
+        words = f"{ready:.0%} of the sampled warps issue, or are ready and wait for a scheduler or an arithmetic unit"
+    return words, {"issuing": issuing, "ready": ready}

@@ -126,6 +126,9 @@ NEAR_ROOF = 0.85
 ISSUE_BOUND = 0.6
 """Share of the cycles in which a scheduler issues: ncu's SpeedOfLight rule calls a unit busy from 60 % on."""
 
+READY_BOUND = 0.5
+"""Share of the warps that issue or are ready, from which on more of them would not help."""
+
 BOUNDARY_ITERATIONS = 2.0
 """Iterations that the change from tile to tile of a persistent kernel may cost."""
 

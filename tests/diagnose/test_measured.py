@@ -246,10 +246,13 @@ def test_the_roof_of_one_launch_is_none_for_all_launches_in_one():
     assert findings["repeated-launch"].estimate.speedup == pytest.approx(8 * 10 / (8 * 2 + 8))
 
 
-def sampled(not_issued, *, share_of_copy=0.1, file="gelu_pow.py"):
-    """A launch of 1000 samples: 700 of warps that compute line 13, and 300 at line 12 that wait for memory."""
+def sampled(not_issued, *, waiting=0, share_of_copy=0.1, file="gelu_pow.py"):
+    """A launch of 1000 samples: 700 of warps that compute line 13, and 300 at line 12 that wait for memory.
+
+    Of the 700 so many wait a fixed latency.
+    """
     known = recorded("layer_norm")
-    here = {"selected": 300, "not_selected": 250, "math_pipe_throttle": 150}
+    here = {"selected": 300, "not_selected": 400 - waiting, "wait": waiting}
     lines = [
         {"file": file, "line": 12, "samples": 300, "not_issued": 0, "stalls": {"long_scoreboard": 300}},
         {"file": file, "line": 13, "samples": 700, "not_issued": not_issued, "stalls": here},
@@ -263,13 +266,22 @@ def sampled(not_issued, *, share_of_copy=0.1, file="gelu_pow.py"):
 def test_samples_show_instructions_that_bound_a_launch_and_their_line():
     finding = found(sampled(390))["instruction-bound"]
     assert (finding.severity, finding.source.file, finding.source.line) == ("low", "gelu_pow.py", 13)
-    assert finding.evidence == {"issuing": 0.61, "share": 0.7, "share_of_copy": 0.1}
+    assert finding.evidence == {"issuing": 0.61, "ready": 0.7, "share": 0.7, "share_of_copy": 0.1}
     assert (finding.estimate.speedup, finding.estimate.low) == (pytest.approx(1 / 0.65), 1.0)
     assert finding.estimate.high == pytest.approx(1 / 0.3)
     assert finding.witness.agreement == "agrees"
 
 
-@pytest.mark.parametrize("timeline", [sampled(410), sampled(100, share_of_copy=0.9)])
+@pytest.mark.parametrize(("waiting", "is_bound"), [(0, True), (300, False)])
+def test_warps_that_are_ready_show_it_where_a_unit_takes_several_cycles(waiting, is_bound):
+    """Schedulers issue in 40 % of the samples; of the warps 70 % are ready, or only 40 % as 300 more wait a latency."""
+    timeline = sampled(600, waiting=waiting)
+    assert ("instruction-bound" in found(timeline)) is is_bound
+    if is_bound:
+        assert "70% of the sampled warps issue, or are ready" in found(timeline)["instruction-bound"].message
+
+
+@pytest.mark.parametrize("timeline", [sampled(410, waiting=300), sampled(100, share_of_copy=0.9)])
 def test_schedulers_that_wait_and_memory_at_its_rate_are_not_bound_by_instructions(timeline):
     assert "instruction-bound" not in found(timeline)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.measured import finding, issuing_share, share_of_copy
+from kperf.diagnose.measured import by_instructions, finding, share_of_copy
 from kperf.diagnose.rule import DynamicRule
-from kperf.diagnose.thresholds import ISSUE_BOUND, NEAR_ROOF
+from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import LineSamples, Timeline
 from kperf.trace.analyze.stalls import COMPUTING
@@ -14,13 +14,13 @@ _LEAST = 0.2
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
-    """By the samples in which the warp's scheduler issues, at the line at which most warps compute.
+    """By samples, at the line at which most warps compute.
 
     The rule knows no better way to compute what the line computes, so that it gives a hint: as likely a factor as any
     is that of half the line's time.
     """
-    issuing, moved = issuing_share(timeline), share_of_copy(timeline)
-    if timeline.samples is None or issuing is None or issuing < ISSUE_BOUND or moved >= NEAR_ROOF:
+    (words, evidence), moved = by_instructions(timeline), share_of_copy(timeline)
+    if timeline.samples is None or not words or moved >= NEAR_ROOF:
         return
     line = max(timeline.samples.lines, key=_computing)
     share = _computing(line) / timeline.samples.total
@@ -31,11 +31,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline.model_copy(update={"file": f"{line.file}:{line.line}"}),
         None,
         "low",
-        f"instructions bound the launch: schedulers issue one in {issuing:.0%} of the samples, and in {share:.0%} of "
-        "the samples a warp computes this line",
+        f"instructions bound the launch: {words}, and {share:.0%} of the sampled warps compute this line",
         "compute this line with fewer instructions: a hardware function or a table in place of a loop, a narrower "
         "type, or a number that iterations, rows or CTAs share and that is computed once",
-        {"issuing": issuing, "share": share, "share_of_copy": moved},
+        {**evidence, "share": share, "share_of_copy": moved},
         (1 / max(1 - share / 2, moved), 1.0, 1 / max(1 - share, moved, _LEAST)),
     )
 

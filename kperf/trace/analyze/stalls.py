@@ -38,7 +38,9 @@ GLOBAL = frozenset({"long_scoreboard", "lg_throttle", "tex_throttle"})
 SHARED = frozenset({"short_scoreboard", "mio_throttle"})
 MMAS = frozenset({"gmma", "warpgroup_arrive"})
 READY = frozenset({"selected", "not_selected"})
-COMPUTING = READY | {"math_pipe_throttle", "wait", "dispatch_stall"}
+ISSUABLE = READY | {"math_pipe_throttle", "dispatch_stall"}
+"""The warp issues, or would if a scheduler or a unit were free."""
+COMPUTING = ISSUABLE | {"wait"}
 """The warp computes, or would if a unit were free."""
 LEAST_SAMPLES = 400
 """With fewer a share is not known: of 400 a share of 5 % is 20, give or take 5."""
