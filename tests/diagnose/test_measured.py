@@ -298,7 +298,8 @@ def test_a_cause_that_is_known_at_the_line_has_the_samples_as_evidence():
 def test_memory_does_not_bound_what_issues_instructions():
     """By samples, or by what the iterations of a launch compute."""
     kernel, *_ = inputs.read(str(KERNELS / "clean/sign_pack.py"), (), SM_90A)
-    bounds = [diagnose(kernel, [sampled(n).model_copy(update={"kernel": kernel.name})]).bound for n in (100, 900)]
+    timelines = [sampled(100), sampled(900, waiting=300)]
+    bounds = [diagnose(kernel, [one.model_copy(update={"kernel": kernel.name})]).bound for one in timelines]
     assert [bound.unit for bound in bounds] == ["arithmetic", "memory"]
     assert "in 90% of the samples, and it reaches 10% of a copy's rate" in bounds[0].message
     looping, *_ = inputs.read(str(KERNELS / "heldout/repetition_penalty.py"), (), SM_90A)
