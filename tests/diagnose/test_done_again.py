@@ -14,7 +14,8 @@ import torch, triton, triton.language as tl
 """
 NORM_LINEAR = """
 @triton.jit
-def ln_linear(x_ptr, w_ptr, y_ptr, M, N, K, eps, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+def ln_linear(x_ptr, w_ptr, y_ptr, M, N,
+        K, eps, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
     pid = tl.program_id(0)
     tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
     first = pid // (GROUP * tiles_n) * GROUP
@@ -135,7 +136,8 @@ persistent_norm[(132,)](x, torch.empty_like(x), 8192, N=4096)
 """
 SAGE = """
 @triton.jit
-def sage(x_ptr, w_ptr, index_ptr, out_ptr, DEGREE: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr):
+def sage(x_ptr, w_ptr, index_ptr, out_ptr, DEGREE: tl.constexpr,
+        C: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr):
     pid = tl.program_id(0)
     node = pid // (OUT // BN) * BLOCK + tl.arange(0, BLOCK)
     o = pid % (OUT // BN) * BN + tl.arange(0, BN)
@@ -173,7 +175,8 @@ edge_scores[((1 << 20) // 64,)](x, w, s, d, torch.empty(1 << 20, device="cuda"),
 """
 MOE = """
 @triton.jit
-def moe(x_ptr, w_ptr, token_ptr, expert_ptr, out_ptr, N, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def moe(x_ptr, w_ptr, token_ptr, expert_ptr, out_ptr,
+        N, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     at = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     token = tl.load(token_ptr + at)
@@ -190,7 +193,8 @@ x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16)
 w = torch.randn(16, 1024, 2048, device="cuda", dtype=torch.bfloat16)
 t = torch.randint(0, 4096, (16384,), device="cuda", dtype=torch.int32)
 e = torch.randint(0, 16, (128,), device="cuda", dtype=torch.int32)
-moe[(128, 16)](x, w, t, e, torch.empty(16384, 2048, device="cuda", dtype=torch.bfloat16), 2048, C=1024, BM=128, BN=128, BK=64, num_warps=8)
+moe[(128, 16)](x, w, t, e, torch.empty(16384, 2048, device="cuda", dtype=torch.bfloat16), 2048, C=1024, BM=128,
+    BN=128, BK=64, num_warps=8)
 """
 
 

@@ -141,7 +141,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _finding(kernel: Kernel, repeated: _Repeated) -> Finding:
     written, gain = repeated.kernel, repeated.gain
-    largest = max(repeated.statistics, key=lambda one: sum(_costs(written, [one.root, *one.sources]).values()))
+    largest = max(repeated.statistics, key=lambda one: sum(_costs(written, [one.root, *inside(one.root)]).values()))
     times = largest.times
     loads = [op for op in repeated.saved if op.name in _READS]
     moved = sum(_tile_bytes(op) * written.times(op) for op in loads)
