@@ -267,3 +267,8 @@ def test_rows_that_are_gathered_and_multiplied_again(tmp_path, source, ratio):
 )
 def test_rows_that_are_multiplied_once_or_by_other_matrices(tmp_path, source):
     assert found(tmp_path, source, "project-per-edge") is None
+
+
+def test_an_mma_in_parts_is_as_deep_as_it_was_written(tmp_path):
+    assert found(tmp_path, NORM_LINEAR, "small-tile") is None
+    assert found(tmp_path, NORM_LINEAR.replace("BK=64", "BK=16"), "small-tile").evidence["depth"] == 16
