@@ -68,7 +68,8 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     for op in own(loop):
         if op.name not in MMAS or (shape := mma_shape(op)) is None or op.operands[2].partition("#")[0] not in sums:
             continue
-        depth, size = shape[2], shape[2] * tensor_types(op.rest.partition(" : ")[2])[0].bytes
+        depth = _depth(loop, op)
+        size = depth * tensor_types(op.rest.partition(" : ")[2])[0].bytes
         if size > _SHALLOW_BYTES or max(shape[:2]) <= _SIDE:
             continue
         deep = depth * _DEEP_BYTES // size
@@ -86,6 +87,12 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             estimate=(gain**0.5, 1.0, gain),  # 2.2 x were measured of 4 (H100)
             candidates=kernel.scaled((depth,), gain),
         )
+
+
+def _depth(loop: Operation, mma: Operation) -> int:
+    """Columns of the operands that an iteration multiplies: of an operand in registers Triton makes several MMAs."""
+    parts = (op for op in own(loop) if op.name in MMAS and op.location == mma.location)
+    return sum(shape[2] for op in parts if (shape := mma_shape(op)) is not None)
 
 
 def _is_chosen(kernel: Kernel, loop: Operation) -> bool:

@@ -3,8 +3,8 @@
 Fault: each of the 64 blocks of columns goes over the rows once more before its product, only for their mean square:
 64 steps that wait for memory and reduce across threads, about as long as half of the product itself. The scaled rows
 then pass through registers before they reach the tensor cores.
-Fix: the scale of a row is common to its whole product: multiply the rows as they are, sum their squares in the same
-loop, and scale the result.
+Fix: the scale of a row is common to its whole product: compute it once a row in a kernel before, multiply the rows as
+they are, and scale the result.
 """
 
 import torch
