@@ -59,7 +59,9 @@ class Filling:
         return np.logical_and.reduce(known) if known and len(known) == len(kept) else None
 
 
-def fillings(kernel: Kernel, user: Operation, place: int) -> list[Filling]:
+def fillings(  # noqa: PLR0911 (a case a kind of operation)
+    kernel: Kernel, user: Operation, place: int
+) -> list[Filling]:
     """The loads that fill an operand: one, or all that fill a buffer. Empty where anything else makes it."""
     made = kernel.values.maker(user, place)
     if made is None:
@@ -107,9 +109,7 @@ def _is_zero(made: Operation | None) -> bool:
     return made is not None and made.name == "arith.constant" and constant_number(made) == 0
 
 
-def _holding(
-    values: Values, user: Operation, place: int, decides: Callable[[Value], bool]
-) -> NDArray[np.bool_] | None:
+def _holding(values: Values, user: Operation, place: int, decides: Callable[[Value], bool]) -> NDArray[np.bool_] | None:
     """Where the conditions hold that `decides` accepts: those between which there is an `and`."""
     made = values.maker(user, place)
     if made is not None and made.name in _JOINED:

@@ -71,12 +71,13 @@ def _of_side(kernel: Kernel, mma: Operation, filling: Filling, place: int, side:
 
 
 def _moving(kernel: Kernel, mma: Operation, filling: Filling) -> list[Operation]:
-    """The loops around an MMA on whose iteration a mask's rows depend, the innermost first; none where rows are data."""
+    """The loops around an MMA on whose iteration rows of a mask depend, innermost first; none where rows are data."""
     values = kernel.launched_values
     made = [one for mask in filling.masks for one, _ in conditions_of(kernel, mask.user, mask.place)]
     conditions = [value for one in made if (value := values.of(one.parent, one.results[0])) is not None]
     rows = [value for value in conditions if value.numbers.size > 1]
-    if len(conditions) < len(made) or any(value.loaded or not value.arguments <= kernel.numbers.keys() for value in rows):
+    known = all(not value.loaded and value.arguments <= kernel.numbers.keys() for value in rows)
+    if len(conditions) < len(made) or not known:
         return []
     lines = frozenset().union(*(value.iterations for value in rows))
     return [loop for loop in loops_around(mma) if loop.line in lines and loop.name == "scf.for"]

@@ -57,6 +57,45 @@ def test_columns_that_tl_where_makes_0_are_padding_too(tmp_path):
     assert one.evidence["padding"] == 0.375  # without the columns of v it were half of that
 
 
+@pytest.mark.parametrize(("dim", "is_found"), [(80, True), (128, False)])
+def test_a_launch_says_the_length_of_a_head_that_is_an_argument(tmp_path, dim, is_found):
+    source = ATTENTION.replace("D: tl.constexpr", "D").replace("KEYS", "inside").replace("OTHER", "0.0")
+    launch = f"""
+q, k, v, out = (torch.empty(1 << 20, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+attention[(32,)](q, k, v, out, 4096, {dim}, P=128, BM=128, BN=64, num_warps=8, num_stages=2)
+"""
+    assert ("padded-tile" in found_in_script(tmp_path, source, launch)) == is_found
+
+
+GEMM = """
+def gemm(x, w, out, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, LAST: tl.constexpr):
+    rows, cols, depth = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(x + rows[:, None] * K + k + depth[None, :], mask=MASK, other=0.0)
+        b = tl.load(w + (k + depth[:, None]) * BN + cols[None, :])
+        acc = tl.dot(a, b, acc)
+    tl.store(out + rows[:, None] * BN + cols[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "advice"),
+    [
+        ("depth[None, :] < LAST", "split the 48 into tiles of 32 and 16"),
+        ("depth[None, :] < 20", "use a tile of 32"),
+        ("depth[None, :] < K - k", None),
+        ("rows[:, None] < LAST", None),
+    ],
+)
+def test_the_dimension_that_is_summed_over_may_be_padded(tmp_path, mask, advice):
+    shape = ("*bf16,*bf16,*fp32,i32:16", "BM=128", "BN=128", "BK=64", "LAST=48")
+    one = found(tmp_path, GEMM.replace("MASK", mask), *shape, num_warps=8, num_stages=3).get("padded-tile")
+    assert (one and one.advice.startswith(advice)) == (True if advice else None)
+    if one is not None:
+        assert "elements that it sums over" in one.message
+
+
 CONVOLUTION = """
 def upsample(x, w, y, TIME, S: tl.constexpr, C: tl.constexpr, B: tl.constexpr):
     t, c = tl.program_id(0) * B + tl.arange(0, B), tl.arange(0, C)

@@ -35,7 +35,7 @@ fast (H100, paged attention)."""
 _CALIBRATED_ROWS = 1 / 2
 """Of the logarithm of all iterations over those in which a row takes part: the loop is short then, and its first loads
 and the stores take as long as before. Not fitted: of 8 times as many iterations 2.2 x were measured (H100, transposed
-convolution whose shorter loop loads more slowly)."""
+convolution whose shorter loop did not pipeline its loads)."""
 _SAME = ("tt.broadcast", "tt.splat", "ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci")
 """Of the same number as their operand."""
 _WRITES = operations("store", "atomic")
@@ -130,7 +130,7 @@ def _of_rows(kernel: Kernel, rows: MaskedRows) -> Finding:
         RULE.id,
         rows.loop,
         "low" if not fast else "high" if estimate[0] >= SEVERE_GAIN else "medium",
-        f"each of the {rows.side} of an MMA's tile takes part in {rows.taking_part:.3g} of {rows.iterations} iterations: "
+        f"{rows.side} of an MMA's tile take part in {rows.taking_part:.3g} of {rows.iterations} iterations each: "
         f"the mask of {where} makes {1 - rows.share:.0%} of the tile 0, and the MMA multiplies all of it"
         + ("" if fast else ", although loads take longer than this work"),
         f"let a tile hold {rows.side} that take part in the same iterations (for a stride S: index = (block * BLOCK + "

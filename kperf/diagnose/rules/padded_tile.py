@@ -154,12 +154,12 @@ def _dimensions(kernel: Kernel, mma: Operation) -> tuple[_Dimension, ...]:
     left, right = _used(kernel, mma, 0, (rows, depth)), _used(kernel, mma, 1, (depth, columns))
     lowest = _ROWS_OF_WGMMA if mma.name == "ttng.warp_group_dot" else LEAST_TILE
     return (
-        _Dimension("rows", rows, _reach(left.any(axis=1)), lowest),
-        _Dimension("columns", columns, _reach(right.any(axis=0)), LEAST_TILE),
+        _Dimension("rows", rows, _reach(left, 1), lowest),
+        _Dimension("columns", columns, _reach(right, 0), LEAST_TILE),
         _Dimension(
             "elements that it sums over",
             depth,
-            _reach(left.any(axis=0) & right.any(axis=1)),
+            _reach(left & right.any(axis=1), 0),
             max(LEAST_TILE, _BYTES_OF_MMA // element_bytes(mma_element(mma))),
         ),
     )
@@ -179,9 +179,10 @@ def _is_fixed(kernel: Kernel, value: Value) -> bool:
     return not (value.loaded or value.program or value.iterations) and value.arguments <= kernel.numbers.keys()
 
 
-def _reach(used: NDArray[np.bool_]) -> int:
-    """How many elements there are up to the last one that is used; all of them where none is."""
-    return int(np.max(np.nonzero(used)[0], initial=-1)) + 1 or len(used)
+def _reach(used: NDArray[np.bool_], across: int) -> int:
+    """How many rows (across 1) or columns (0) there are up to the last one with a used element; all where none has."""
+    places = np.nonzero(used)[1 - across]
+    return int(places.max()) + 1 if places.size else used.shape[1 - across]
 
 
 def _power_of_two(number: int) -> int:
