@@ -96,12 +96,18 @@ def bytes_of_cta(kernel: Kernel) -> int:
 
 def bytes_or_mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     """Cycles of an SM for a CTA's bytes and MMAs among these operations, whichever take longer."""
-    operations, multiplied = list(operations), 0.0
+    operations = list(operations)
+    return max(moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle, mma_cycles(kernel, operations))
+
+
+def mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
+    """Cycles of an SM for a CTA's MMAs among these operations, at the tensor cores' rate."""
+    cycles = 0.0
     for op in operations:
         if op.name in MMAS and (shape := mma_shape(op)) is not None:
             rate = kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(op))
-            multiplied += 2 * math.prod(shape) / rate
-    return max(moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle, multiplied)
+            cycles += 2 * math.prod(shape) / rate
+    return cycles
 
 
 def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:

@@ -124,7 +124,6 @@ WITHOUT_RULE = {
     "not-separated": "no rule of ncu knows that a window's weights are a product",
     "one-hot-lookup": "no rule of ncu knows that a comparison with each entry is a lookup",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
-    "padded-head": "no rule of ncu knows which results a mask removes",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "program-order": "no rule of ncu compares the order of CTAs with another order",
     "project-per-edge": "no rule of ncu knows that edges share their nodes' products",

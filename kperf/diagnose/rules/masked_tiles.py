@@ -1,16 +1,19 @@
-"""Tiles that a mask removes: by a causal mask or a window, behind a sequence's length, and of CTAs without a row."""
+"""Work that a mask removes: tiles of a causal mask or window or behind a length, rows of tiles, CTAs without a row."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import operations
+from kperf.diagnose.bound import bound_of
 from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, inside, lines_of, mask_place, own
 from kperf.diagnose.lengths import Idle, idle_iterations
+from kperf.diagnose.masked_rows import MaskedRows, masked_rows
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SEVERE_GAIN
 from kperf.ir.outcomes import LARGE, constant_number
@@ -29,6 +32,10 @@ _ADDED_TO = 2
 _CALIBRATED = 2 / 3
 """Of the logarithm of all iterations over those that do something, which alone load: 14.6 times as many were 6.0 x as
 fast (H100, paged attention)."""
+_CALIBRATED_ROWS = 1 / 2
+"""Of the logarithm of all iterations over those in which a row takes part: the loop is short then, and its first loads
+and the stores take as long as before. Not fitted: of 8 times as many iterations 2.2 x were measured (H100, transposed
+convolution whose shorter loop did not pipeline its loads)."""
 _SAME = ("tt.broadcast", "tt.splat", "ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci")
 """Of the same number as their operand."""
 _WRITES = operations("store", "atomic")
@@ -63,6 +70,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield from (_idle(kernel, idle) for idle in idle_iterations(kernel))
     for loop in kernel.main_loops[:1]:
         yield from _empty(kernel, loop)
+    yield from (_of_rows(kernel, rows) for rows in islice(masked_rows(kernel), 1))
 
 
 def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding:
@@ -108,6 +116,28 @@ def _idle(kernel: Kernel, idle: Idle) -> Finding:
         else "begin the loop at the tile of that position",
         dict(evidence),
         confidence="low" if idle.count is None else "medium",
+        estimate=estimate,
+    )
+
+
+def _of_rows(kernel: Kernel, rows: MaskedRows) -> Finding:
+    """Of rows that take part in few iterations: the loop needs no others if a tile's rows take part in the same."""
+    fewer = rows.iterations / rows.taking_part
+    fast = bound_of(kernel).unit == "tensor core"
+    where = lines_of([rows.load], rows.loop) or "the same line"
+    estimate = (fewer**_CALIBRATED_ROWS, 1.0, fewer) if fast else (1.1, 1.0, fewer)
+    return kernel.finding(
+        RULE.id,
+        rows.loop,
+        "low" if not fast else "high" if estimate[0] >= SEVERE_GAIN else "medium",
+        f"{rows.side} of an MMA's tile take part in {rows.taking_part:.3g} of {rows.iterations} iterations each: "
+        f"the mask of {where} makes {1 - rows.share:.0%} of the tile 0, and the MMA multiplies all of it"
+        + ("" if fast else ", although loads take longer than this work"),
+        f"let a tile hold {rows.side} that take part in the same iterations (for a stride S: index = (block * BLOCK + "
+        "tl.arange(0, BLOCK)) * S + phase, with phase = tl.program_id(0) % S), and let the loop run over these "
+        "iterations only, as range(first, n, S)",
+        {"iterations": rows.iterations, "taking_part": rows.taking_part, "share": rows.share},
+        confidence="medium",
         estimate=estimate,
     )
 

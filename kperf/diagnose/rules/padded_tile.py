@@ -1,19 +1,59 @@
-"""An MMA of which a mask throws most rows or columns away: a tile that is larger than the problem."""
+"""MMAs that multiply padding: a tile larger than the problem, or one tile where two shorter ones hold it."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.diagnose.bound import bound_of
+from kperf.diagnose.fillings import fillings
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import LEAST_TILE, Kernel, mma_element, mma_shape
+from kperf.diagnose.kernel import LEAST_TILE, MMAS, Kernel, lines_of, mma_element, mma_shape, own
+from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import PADDED_SHARE
+from kperf.diagnose.thresholds import MEDIUM_GAIN, PADDED_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
 _SIDES = ("rows", "columns")
+_ROWS_OF_WGMMA = 64
+"""The fewest that wgmma multiplies (PTX ISA, wgmma.mma_async)."""
+_BYTES_OF_MMA = 32
+"""Of a row of an operand that one instruction of the tensor cores multiplies."""
+_PADDING = 0.2
+"""Share of the work of a loop's MMAs on padding. One dimension in two tiles saves a quarter of its MMA or more, as 96
+in tiles of 64 and 32 in place of 128; less is left where other MMAs of the loop have no padding."""
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    """A dimension of an MMA: the tile's length, how much of it the masks of its operands keep, the shortest tile."""
+
+    name: str
+    length: int
+    used: int
+    least: int
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """One tile, or two where they are shorter together: 80 in 64 and 16, and not in 128."""
+        whole = min(max(self.least, _power_of_two(self.used)), self.length)
+        half = whole // 2
+        rest = max(self.least, _power_of_two(self.used - half)) if half >= self.least else whole
+        return (half, rest) if half + rest < whole else (whole,)
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
+    """By the stores of products, and by the masks of what MMAs multiply."""
+    of_stores = list(_thrown_away(kernel))
+    yield from of_stores or _padding(kernel)
+
+
+def _thrown_away(kernel: Kernel) -> Iterator[Finding]:
     """Of products whose stores keep a number of rows or columns that is known when the kernel is compiled."""
     for mma, kept in kept_of_products(kernel):
         for side, length in enumerate(kept.shape):
@@ -58,4 +98,96 @@ def _multiplies_longer(kernel: Kernel, mma: Operation, used: int, side: int) -> 
     return multiplying > (used + sides[1 - side]) * depth * size / kernel.arch.memory_bytes_per_cycle
 
 
-RULE = Rule("padded-tile", "Rows of an MMA that are thrown away", check)
+def _padding(kernel: Kernel) -> Iterator[Finding]:
+    """Of the MMAs of a loop, or of a kernel without loops, whose operands have as many zeros in each iteration."""
+    for operations in [list(own(loop)) for loop in kernel.main_loops] or [kernel.operations]:
+        mmas = [(op, found) for op in operations if op.name in MMAS and (found := _dimensions(kernel, op))]
+        work = sum(math.prod(one.length for one in each) for _, each in mmas)
+        needed = sum(math.prod(sum(one.tiles) for one in each) for _, each in mmas)
+        if work and 1 - needed / work >= _PADDING:
+            padded = [(op, one) for op, each in mmas for one in each if sum(one.tiles) < one.length]
+            yield _finding_of_padding(kernel, operations, padded, work / needed)
+
+
+def _finding_of_padding(
+    kernel: Kernel, operations: Sequence[Operation], padded: Sequence[tuple[Operation, _Dimension]], gain: float
+) -> Finding:
+    """gain: all work of the MMAs over that without the padding."""
+    mma, worst = max(padded, key=lambda item: item[1].length / sum(item[1].tiles))
+    multiplying, beside = mma_cycles(kernel, operations), arithmetic_cycles(kernel, operations)
+    speedup = (multiplying + beside) / (multiplying / gain + beside)
+    fast = bound_of(kernel).unit == "tensor core"
+    others = lines_of((op for op, _ in padded), mma)
+    return kernel.finding(
+        RULE.id,
+        mma,
+        "low" if not fast or speedup < MEDIUM_GAIN else "medium" if speedup < SEVERE_GAIN else "high",
+        f"{1 - 1 / gain:.0%} of the work of the MMAs is on padding: masks keep {worst.used} of {worst.length} "
+        f"{worst.name}"
+        + (f" (likewise on {others})" if others else "")
+        + ", and the rest is 0"
+        + ("" if fast else ", although loads take longer than this work"),
+        _advice(worst),
+        {"tile": worst.length, "used": worst.used, "padding": 1 - 1 / gain},
+        confidence="medium",
+        estimate=(speedup, 1.0, gain) if fast else (1.05, 1.0, speedup),
+    )
+
+
+def _advice(padded: _Dimension) -> str:
+    if len(padded.tiles) == 1:
+        return f"use a tile of {padded.tiles[0]}"
+    first, second = padded.tiles
+    return (
+        f"split the {padded.used} into tiles of {first} and {second}, with a load for each: tl.dot(a1, b1, tl.dot(a0, "
+        "b0)) sums over both, and where they are columns of a result, it is two: acc0 = tl.dot(p, v0, acc0) and "
+        "acc1 = tl.dot(p, v1, acc1)"
+    )
+
+
+def _dimensions(kernel: Kernel, mma: Operation) -> tuple[_Dimension, ...]:
+    """Rows, columns and depth of an MMA; empty where its operands are no matrices."""
+    shape = mma_shape(mma)
+    if shape is None:
+        return ()
+    rows, columns, depth = shape
+    left, right = _used(kernel, mma, 0, (rows, depth)), _used(kernel, mma, 1, (depth, columns))
+    lowest = _ROWS_OF_WGMMA if mma.name == "ttng.warp_group_dot" else LEAST_TILE
+    return (
+        _Dimension("rows", rows, _reach(left, 1), lowest),
+        _Dimension("columns", columns, _reach(right, 0), LEAST_TILE),
+        _Dimension(
+            "elements that it sums over",
+            depth,
+            _reach(left & right.any(axis=1), 0),
+            max(LEAST_TILE, _BYTES_OF_MMA // element_bytes(mma_element(mma))),
+        ),
+    )
+
+
+def _used(kernel: Kernel, mma: Operation, place: int, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which elements of an operand may be other than 0: all of them, where the masks depend on the CTA or iteration."""
+    values = kernel.values if kernel.grid is None else kernel.launched_values
+    filled = [one.elements(values, lambda value: _is_fixed(kernel, value)) for one in fillings(kernel, mma, place)]
+    known = [one for one in filled if one is not None and one.shape == shape]
+    everything = np.ones(shape, dtype=np.bool_)
+    return np.logical_or.reduce(known) if known and len(known) == len(filled) else everything
+
+
+def _is_fixed(kernel: Kernel, value: Value) -> bool:
+    """Whether a condition is the same in each CTA and iteration."""
+    return not (value.loaded or value.program or value.iterations) and value.arguments <= kernel.numbers.keys()
+
+
+def _reach(used: NDArray[np.bool_], across: int) -> int:
+    """How many rows (across 1) or columns (0) there are up to the last one with a used element; all where none has."""
+    places = np.nonzero(used)[1 - across]
+    return int(places.max()) + 1 if places.size else used.shape[1 - across]
+
+
+def _power_of_two(number: int) -> int:
+    """The next one that is not smaller."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+RULE = Rule("padded-tile", "Padding that an MMA multiplies", check)

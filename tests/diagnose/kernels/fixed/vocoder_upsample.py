@@ -32,7 +32,7 @@ def vocoder_upsample(
     acc = tl.zeros((BLOCK_T, C_OUT), tl.float32)
     for part in range(0, 2 * C_IN, BLOCK_C):
         tap = (phase + STRIDE // 2) % STRIDE + part // C_IN * STRIDE
-        ci = part % C_IN + tl.arange(0, BLOCK_C)
+        ci = tl.multiple_of(part % C_IN, BLOCK_C) + tl.arange(0, BLOCK_C)
         source = step + (phase + STRIDE // 2) // STRIDE - part // C_IN
         hit = (source >= 0) & (source < time)
         x = tl.load(x_ptr + (batch * time + source[:, None]) * C_IN + ci[None, :], mask=hit[:, None], other=0.0)

@@ -29,7 +29,7 @@ def vit_attention(
 ):
     base = tl.program_id(1) * tokens * DIM
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    rd = tl.arange(0, PADDED)  # planted: padded-head
+    rd = tl.arange(0, PADDED)
     inside = (rd < DIM)[None, :]
     q = tl.load(q_ptr + base + rm[:, None] * DIM + rd[None, :], mask=inside, other=0.0)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -38,7 +38,7 @@ def vit_attention(
     for start in range(0, tokens, BLOCK_N):
         rn = start + tl.arange(0, BLOCK_N)
         k = tl.load(k_ptr + base + rn[:, None] * DIM + rd[None, :], mask=inside, other=0.0)
-        s = tl.dot(q, tl.trans(k)) * scale
+        s = tl.dot(q, tl.trans(k)) * scale  # planted: padded-tile
         new_top = tl.maximum(top, tl.max(s, axis=1))
         shrink = tl.exp2(top - new_top)
         p = tl.exp2(s - new_top[:, None])
