@@ -71,7 +71,9 @@ def is_broadcast(kernel: Kernel, op: Operation, place: int, axis: int) -> bool:
     return bool(shape) and shape[axis] == 1
 
 
-def beside(kernel: Kernel, place: Operation, compared: tuple[Operation, ...], loop: Operation | None) -> list[Operation]:
+def beside(
+    kernel: Kernel, place: Operation, compared: tuple[Operation, ...], loop: Operation | None
+) -> list[Operation]:
     """What a CTA, or an iteration of the loop around, does beside comparisons; loop: that of the comparisons alone."""
     loops = loops_around(place if loop is None else loop)
     around = [op for op in (own(loops[0]) if loops else kernel.operations) if op not in compared]

@@ -11,7 +11,7 @@ from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, fram
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE
+from kperf.diagnose.waves import COPIED_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -29,8 +29,6 @@ _CALIBRATED = 0.8
 """Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
 _MIXED = ("arith.muli", "arith.xori", "arith.shli")
 """What hashes are made of: of loaded numbers in 64 bits it sets the upper halves."""
-_COPIED = MEMORY_BYTES_PER_CYCLE / (H200.arch.memory_bytes_per_cycle * H200.sms)
-"""Of memory's rate that a copy reaches."""
 _BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
 _RUN_TIME = ("tt.get_program_id", "tt.get_num_programs")
 
@@ -126,7 +124,7 @@ def _of_data(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     iteration = list(own(loop))
     operations = _distinct(op for op in iteration if _is_of_elements(kernel, op) and _is_data(kernel, op))
     others = [op for op in iteration if op.name not in _DIVISIONS]
-    least = bytes_or_mma_cycles(kernel, others) / _COPIED
+    least = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE
     if not operations or not least or _is_small(kernel):
         return
     cycles = kernel.threads / kernel.arch.fp32_per_cycle
@@ -205,7 +203,7 @@ def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
         written = sum(count * (_WRITTEN if _instructions(kernel, op) > _SHORT else _SHORT) for op, count in times)
         others = max(end - written, 0) * cycles
     took = sum(count * _instructions(kernel, op) for op, count in times) * cycles
-    return _Cost(took, others, moved / (_COPIED * kernel.arch.memory_bytes_per_cycle))
+    return _Cost(took, others, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle))
 
 
 def _moved_bytes(kernel: Kernel, access: Access) -> float:
@@ -239,7 +237,10 @@ def _instructions(kernel: Kernel, op: Operation) -> int:
 def _is_mixed(kernel: Kernel, op: Operation) -> bool:
     """Whether what is divided is a hash: identifiers that are only loaded are mostly small, whatever their type."""
     return any(
-        one.name in _MIXED and "i64" in one.rest and (value := kernel.values.operand(one, 0)) is not None and value.loaded
+        one.name in _MIXED
+        and "i64" in one.rest
+        and (value := kernel.values.operand(one, 0)) is not None
+        and value.loaded
         for one in kernel.values.sources(op, 0)
     )
 
