@@ -44,8 +44,8 @@ _READ = 2
 class _Lookup:
     """compared: the comparison. operations: what compares and combines. elements: that are looked up.
 
-    entries: of the table. is_membership: whether only the presence of an entry is wanted. around: the loop over the entries; None where they
-    are an axis of a tile. shuffles: of 32 lanes, to combine the entries of a tile.
+    entries: of the table. is_membership: whether only the presence of an entry is wanted. around: the loop over the
+    entries; None where they are an axis of a tile. shuffles: of 32 lanes, to combine the entries of a tile.
     """
 
     compared: Operation
