@@ -202,6 +202,7 @@ def _by_tiles(kernel: Kernel) -> Iterator[_Lookup]:
         if len(op.operands) != 1 or not types or len(types[0].shape) < 2:
             continue
         axis, combined = axis_of(op), {one.name for one in inside(op)}
+        made: tuple[Operation, ...]
         hit = comparison(kernel, op, 0, _EQUAL)
         if hit is not None and (combined & {*_ANY} or (combined & {*_ADDITIONS} and _is_any(kernel, op))):
             found = _is_in_table(kernel, hit, axis)
