@@ -42,6 +42,8 @@ _LOWER, _UPPER, _STEP = 1, 2, 3
 _STORES = operations("store")
 MEMORY_BYTES_PER_CYCLE = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz
 """Bytes that device memory moves while a clock at its highest rate ticks once."""
+COPIED_SHARE = MEMORY_BYTES_PER_CYCLE / (H200.arch.memory_bytes_per_cycle * H200.sms)
+"""Of memory's rate that a copy reaches."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ EVIDENCE = {
     "scan-by-hand": _ARITHMETIC,
     "full-sort": _ARITHMETIC,
     "linear-search": _ARITHMETIC,
+    "lookup-by-comparison": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,

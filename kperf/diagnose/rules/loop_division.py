@@ -1,17 +1,17 @@
-"""Division and remainder of index tensors: in a loop, or of each element that a kernel without loops moves."""
+"""Division and remainder of index tensors in a loop, and of each element, index or data, that a kernel moves."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
 from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, frame_of, lines_of, own
-from kperf.diagnose.occupancy import arithmetic_cycles
+from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE
+from kperf.diagnose.waves import COPIED_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -27,18 +27,20 @@ _WRITTEN = 29
 """Instructions that the machine code has of a division of 64 bits, beside the routine: `_LONG`, and the call."""
 _CALIBRATED = 0.8
 """Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
-_COPIED = MEMORY_BYTES_PER_CYCLE / (H200.arch.memory_bytes_per_cycle * H200.sms)
-"""Of memory's rate that a copy reaches."""
+_MIXED = ("arith.muli", "arith.xori", "arith.shli")
+"""What hashes are made of: of loaded numbers in 64 bits it sets the upper halves."""
 _BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
 _RUN_TIME = ("tt.get_program_id", "tt.get_num_programs")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of divisions of tensors that each iteration does; without loops those that take longer than the bytes."""
-    if any(True for _ in kernel.named(*LOOPS)):
-        yield from _in_loops(kernel)
-    else:
+    """Of divisions of indices that each iteration does, and of all others that take longer than the bytes."""
+    loops = list(kernel.named(*LOOPS))
+    if not loops:
         yield from _of_elements(kernel)
+    yield from _in_loops(kernel)
+    for loop in loops:
+        yield from _of_data(kernel, loop)
 
 
 def _in_loops(kernel: Kernel) -> Iterator[Finding]:
@@ -111,22 +113,49 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
 
     Of quotient and remainder of the same numbers one is computed. A launch of fewer CTAs than SMs waits for latencies.
     """
-    divided = {op.operands[:2]: op for op in kernel.operations if op.name in _DIVISIONS and _is_of_elements(kernel, op)}
-    operations = sorted(divided.values(), key=lambda op: op.line)
-    if not operations or (kernel.grid is not None and math.prod(kernel.grid) < H200.sms):
+    operations = _distinct(op for op in kernel.operations if _is_of_elements(kernel, op))
+    cost = _cost(kernel, operations) if operations and not _is_small(kernel) else None
+    if cost is not None:
+        yield from _of_cost(kernel, operations, cost, "a CTA")
+
+
+def _of_data(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
+    """Of an iteration: its divisions of data, if they do not hide behind its bytes and MMAs."""
+    iteration = list(own(loop))
+    operations = _distinct(op for op in iteration if _is_of_elements(kernel, op) and _is_data(kernel, op))
+    others = [op for op in iteration if op.name not in _DIVISIONS]
+    least = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE
+    if not operations or not least or _is_small(kernel):
         return
-    cost = _cost(kernel, operations)
-    if cost is None or (likely := cost.gain**_CALIBRATED) < MEDIUM_GAIN:
+    cycles = kernel.threads / kernel.arch.fp32_per_cycle
+    took = sum(_numbers_of_thread(kernel, op) * _instructions(kernel, op) for op in operations) * cycles
+    yield from _of_cost(kernel, operations, _Cost(took, arithmetic_cycles(kernel, others), least), "an iteration")
+
+
+def _distinct(divisions: Iterable[Operation]) -> list[Operation]:
+    """In the order of the text, a quotient and a remainder of the same numbers once."""
+    return sorted({op.operands[:2]: op for op in divisions}.values(), key=lambda op: op.line)
+
+
+def _is_small(kernel: Kernel) -> bool:
+    """Whether a launch has fewer CTAs than SMs."""
+    return kernel.grid is not None and math.prod(kernel.grid) < H200.sms
+
+
+def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose: str) -> Iterator[Finding]:
+    """Of divisions that the cycles of a CTA, or of an iteration, show to be worth it."""
+    if (likely := cost.gain**_CALIBRATED) < MEDIUM_GAIN:
         return
     costliest = max(operations, key=lambda op: _instructions(kernel, op))
     tensor = tensor_types(costliest.rest)[0]
     times = "" if len(operations) == 1 else f"{len(operations)} times "
+    numbers = "numbers" if any(_is_data(kernel, op) for op in operations) else "indices"
     also = f" (likewise on {also})" if (also := lines_of(operations, costliest)) else ""
     yield kernel.finding(
         RULE.id,
         costliest,
         "high" if likely >= SEVERE_GAIN else "medium",
-        f"a CTA divides {tensor.size} indices {times}by a number known only at run time, in {8 * tensor.bytes} bits"
+        f"{whose} divides {tensor.size} {numbers} {times}by a number known only at run time, in {8 * tensor.bytes} bits"
         f"{also}: this takes some {cost.divisions:.0f} cycles of an SM, all other instructions take "
         f"{cost.others:.0f} cycles, and memory takes {cost.memory:.0f} cycles to move the bytes",
         _advice(kernel, operations),
@@ -144,9 +173,12 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _is_of_elements(kernel: Kernel, op: Operation) -> bool:
-    """Whether it divides many indices by a number that is known at run time."""
-    types = tensor_types(op.rest)
-    return bool(types) and types[0].size >= _SMALL and not _divisor(kernel, op) and not _is_data(kernel, op)
+    """Whether it divides many numbers by one that is known at run time; of data no other data are the divisor."""
+    types = tensor_types(op.rest) if op.name in _DIVISIONS else ()
+    if not types or types[0].size < _SMALL or _divisor(kernel, op):
+        return False
+    divisor = kernel.values.operand(op, 1)
+    return not _is_data(kernel, op) or (divisor is not None and not divisor.loaded and bool(divisor.arguments))
 
 
 def _is_data(kernel: Kernel, op: Operation) -> bool:
@@ -171,7 +203,7 @@ def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
         written = sum(count * (_WRITTEN if _instructions(kernel, op) > _SHORT else _SHORT) for op, count in times)
         others = max(end - written, 0) * cycles
     took = sum(count * _instructions(kernel, op) for op, count in times) * cycles
-    return _Cost(took, others, moved / (_COPIED * kernel.arch.memory_bytes_per_cycle))
+    return _Cost(took, others, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle))
 
 
 def _moved_bytes(kernel: Kernel, access: Access) -> float:
@@ -198,24 +230,48 @@ def _instructions(kernel: Kernel, op: Operation) -> int:
     called = kernel.code is None or any(one.opcode.startswith("CALL") for one in kernel.code.instructions)
     if tensor_types(op.rest)[0].element != "i64" or not called:
         return _SHORT
-    return _CALLED if max(kernel.lengths.values(), default=0) > 1 << 32 else _LONG
+    is_long = _is_mixed(kernel, op) if _is_data(kernel, op) else max(kernel.lengths.values(), default=0) > 1 << 32
+    return _CALLED if is_long else _LONG
+
+
+def _is_mixed(kernel: Kernel, op: Operation) -> bool:
+    """Whether what is divided is a hash: identifiers that are only loaded are mostly small, whatever their type."""
+    return any(
+        one.name in _MIXED
+        and "i64" in one.rest
+        and (value := kernel.values.operand(one, 0)) is not None
+        and value.loaded
+        for one in kernel.values.sources(op, 0)
+    )
 
 
 def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
     """An index that is loaded has no axis of the grid, and an index of many gigabytes has 64 bits."""
     dividends = [kernel.values.operand(op, 0) for op in divisions]
     divisors = [kernel.values.operand(op, 1) for op in divisions]
+    of_data = any(_is_data(kernel, op) for op in divisions)
+    constant = any(one is not None and one.arguments and not one.loaded and not one.program for one in divisors)
+    made_constant = "make the divisors tl.constexpr"
     ways = []
-    if not any(one is not None and one.loaded for one in dividends):
+    if of_data:
+        ways.append(
+            f"{made_constant}, so that a division is a multiplication and a shift (each value compiles the kernel once)"
+        )
+    elif not any(one is not None and one.loaded for one in dividends):
         ways.append(
             "give what the divisions compute, such as the row, an axis of the grid or an outer loop, so that it is a "
             "scalar"
         )
-    if any(_instructions(kernel, op) == _LONG for op in divisions):
-        ways.append("compute the indices in 32 bits")
-    if any(one is not None and one.arguments and not one.loaded and not one.program for one in divisors):
-        ways.append("make the divisors tl.constexpr")
+    if of_data and any(_instructions(kernel, op) == _CALLED for op in divisions):
+        ways.append("divide in 32 bits, as of x.to(tl.uint32) where x is a hash")
+    elif any(_instructions(kernel, op) == _LONG for op in divisions):
+        ways.append("divide in 32 bits" if of_data else "compute the indices in 32 bits")
+    if constant and not of_data:
+        ways.append(made_constant)
+    if any(op.name.startswith("arith.rem") and _is_data(kernel, op) for op in divisions):
+        ways.append("make the size n a power of two and write x & (n - 1)")
+        ways.append("take tl.umulhi(x, n) of a 32-bit hash x, which spreads it over 0 to n - 1 too")
     return "; or ".join(ways) or "compute the quotients before the launch"
 
 
-RULE = Rule("loop-division", "Division of indices", check)
+RULE = Rule("loop-division", "Division by a number known at run time", check)

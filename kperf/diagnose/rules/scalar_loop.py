@@ -129,4 +129,6 @@ def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
     return any(op.name in TMA_LOADS or (op.name in LOADS and tensor_types(op.rest)) for op in others)
 
 
-RULE = Rule("scalar-loop", "A loop that loads single numbers", check, explained_by=("linear-search",))
+RULE = Rule(
+    "scalar-loop", "A loop that loads single numbers", check, explained_by=("linear-search", "lookup-by-comparison")
+)

@@ -21,7 +21,7 @@ def repetition_penalty(logit_ptr, history_ptr, out_ptr, penalty, vocab, length, 
     logit = tl.load(logit_ptr + row * vocab + token, mask=token < vocab, other=0.0)
     seen = token < 0
     for i in range(length):
-        seen |= token == tl.load(history_ptr + row * length + i)  # planted: membership-scan
+        seen |= token == tl.load(history_ptr + row * length + i)  # planted: lookup-by-comparison
     lower = tl.where(logit > 0, logit / penalty, logit * penalty)
     tl.store(out_ptr + row * vocab + token, tl.where(seen, lower, logit), mask=token < vocab)
 

@@ -15,8 +15,8 @@ GROUPS = 1 << 21
 
 @triton.jit
 def decode(code, levels):
-    hit = code[:, :, None] == tl.arange(0, 16)[None, None, :]
-    return tl.sum(tl.where(hit, levels[None, None, :], 0.0), axis=2)  # planted: one-hot-lookup
+    hit = code[:, :, None] == tl.arange(0, 16)[None, None, :]  # planted: lookup-by-comparison
+    return tl.sum(tl.where(hit, levels[None, None, :], 0.0), axis=2)
 
 
 @triton.jit

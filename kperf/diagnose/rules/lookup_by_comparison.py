@@ -1,0 +1,272 @@
+"""A lookup, or a test of membership, that compares each element with all entries of a table for equality."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kperf.diagnose.comparisons import (
+    GATHER_CYCLES,
+    axis_of,
+    beside,
+    comparison,
+    is_along,
+    is_broadcast,
+    is_entry,
+    is_given,
+    loaded,
+    unshaped,
+)
+from kperf.diagnose.kernel import ATOMICS, LOOPS, MMAS, STORES, Kernel, inside, loops_around
+from kperf.diagnose.loops import carried, innermost
+from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.waves import COPIED_SHARE
+from kperf.ir.layouts import TensorType, tensor_types
+from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding
+
+_EQUAL = ("eq",)
+_ADDITIONS = ("arith.addi", "arith.addf")
+_PRODUCTS = ("arith.muli", "arith.mulf")
+_ANY = ("arith.ori", "arith.maxsi", "arith.maxui", "arith.maxnumf", "arith.maximumf")
+_COMPARED, _SELECTED = 3, 2
+"""Instructions at full rate for an entry: a comparison at half rate, and what combines it with the others; of a lookup
+a selection at half rate too. 3 of membership estimate 40 x on an H200; on an H100, whose memory is slower by a third,
+33.1 x were measured."""
+_READ = 2
+"""Of a lookup by an address: the address, and the comparison of a mark with 0."""
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """compared: the comparison. operations: what compares and combines. elements: that are looked up.
+
+    entries: of the table. is_membership: whether only the presence of an entry is wanted. around: the loop over the
+    entries; None where they are an axis of a tile. shuffles: of 32 lanes, to combine the entries of a tile.
+    """
+
+    compared: Operation
+    operations: tuple[Operation, ...]
+    elements: int
+    entries: int
+    is_membership: bool
+    around: Operation | None = None
+    shuffles: float = 0.0
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of all lookups of a CTA, or of a loop, together: the costliest is named, if reading entries is faster."""
+    lookups = [*_by_loops(kernel), *_by_tiles(kernel)]
+    if not lookups:
+        return
+    made = tuple(op for one in lookups for op in one.operations)
+    costliest = max(lookups, key=lambda one: _cycles(kernel, one))
+    alike = [one for one in lookups if _loop(one) is _loop(costliest)]
+    around = beside(kernel, costliest.compared, made, costliest.around)
+    others, least = arithmetic_cycles(kernel, around), bytes_or_mma_cycles(kernel, around) / COPIED_SHARE
+    by_comparison = sum(_cycles(kernel, one) for one in alike)
+    read = [_read_cycles(kernel, one) for one in alike]
+    by_address = max(others + sum(computing for computing, _ in read), least + sum(moving for _, moving in read))
+    gain = max(by_comparison + others, least) / by_address
+    if gain < MEDIUM_GAIN:
+        return
+    elements = sum(one.elements for one in alike)
+    purpose = "to find whether it is one of them" if costliest.is_membership else "to find the one at its place"
+    yield kernel.finding(
+        RULE.id,
+        costliest.compared,
+        "high" if gain >= SEVERE_GAIN else "medium",
+        f"each of {elements} elements is compared with all {costliest.entries} entries of a table, {purpose}: this "
+        f"takes some {by_comparison:.0f} cycles of an SM, and all other work takes {max(others, least):.0f} cycles",
+        _MARKED if costliest.is_membership else _LOADED,
+        {
+            "entries": costliest.entries,
+            "elements": elements,
+            "comparison_cycles": by_comparison,
+            "read_cycles": sum(max(one) for one in read),
+            "other_cycles": max(others, least),
+        },
+        confidence="medium",
+        estimate=(gain, 1.0, 1.5 * gain),
+    )
+
+
+_LOADED = (
+    "load each element's entry by its code, tl.load(table + code), or tl.gather(entries, code, axis=0) of entries "
+    "that are in registers; where a code is made of bits of its value, as in small floats, shifts and masks compute it"
+)
+_MARKED = (
+    "mark the entries once before the launch in a table with a byte for each possible number, "
+    "marks.scatter_(0, entries, 1), and load the marks: tl.load(marks + x) != 0; if the numbers are too large for such "
+    "a table, sort the entries and search by halving"
+)
+
+
+def _loop(lookup: _Lookup) -> Operation | None:
+    """The loop around a lookup."""
+    return next(iter(loops_around(lookup.compared if lookup.around is None else lookup.around)), None)
+
+
+def _cycles(kernel: Kernel, lookup: _Lookup) -> float:
+    """Of an SM, to compare and to combine. An SM starts a shuffle of one warp a cycle."""
+    each = _COMPARED if lookup.is_membership else _COMPARED + _SELECTED
+    return each * lookup.entries * lookup.elements / kernel.arch.fp32_per_cycle + lookup.shuffles
+
+
+def _read_cycles(kernel: Kernel, lookup: _Lookup) -> tuple[float, float]:
+    """Of an SM, to read each element's entry, and of memory.
+
+    Marks lie in memory: side by side where the elements are numbered, else each in a sector of its own.
+    """
+    computing = _READ * lookup.elements / kernel.arch.fp32_per_cycle
+    gathered = lookup.elements * GATHER_CYCLES / kernel.arch.warp_size
+    if not lookup.is_membership:
+        return computing + gathered, 0.0
+    if _is_numbered(kernel, lookup):
+        return computing, lookup.elements / kernel.arch.memory_bytes_per_cycle / COPIED_SHARE
+    return computing + gathered, lookup.elements * SECTOR_BYTES / kernel.arch.memory_bytes_per_cycle / COPIED_SHARE
+
+
+def _is_numbered(kernel: Kernel, lookup: _Lookup) -> bool:
+    """Whether the elements are no data, but numbers in order."""
+    values = [kernel.values.operand(lookup.compared, place) for place in (0, 1)]
+    return any(value is not None and not value.loaded for value in values)
+
+
+def _by_loops(kernel: Kernel) -> Iterator[_Lookup]:
+    """Loops over the entries that do nothing but compare."""
+    for loop in innermost(kernel):
+        entries, done = kernel.iterations(loop), list(inside(loop))
+        if not entries or any(op.name in (*STORES, *ATOMICS, *MMAS, *LOOPS, "tt.reduce") for op in done):
+            continue
+        for place, (begin, _) in enumerate(carried(loop)):
+            combined = kernel.values.maker(done[-1], place)
+            if combined is not None and begin in combined.operands and tensor_types(combined.rest):
+                yield from _of_iteration(kernel, loop, combined, begin, entries)
+
+
+def _of_iteration(kernel: Kernel, loop: Operation, op: Operation, begin: str, entries: int) -> Iterator[_Lookup]:
+    """What an iteration's comparison with an entry is for, of what combines it with what the loop carries."""
+    is_select = op.name == "arith.select" and begin in op.operands[1:]
+    at = 3 - op.operands.index(begin) if is_select else 1 - op.operands.index(begin)
+    if is_select:
+        hit, value = comparison(kernel, op, 0, _EQUAL), _value(kernel, op, at, loop)
+    elif op.name in _ANY:
+        hit, value = comparison(kernel, op, at, _EQUAL), None
+    elif op.name in _ADDITIONS:
+        hit, value = _chosen(kernel, kernel.values.maker(op, at), loop)
+    else:
+        return
+    if hit is None or (op.name in _ADDITIONS and value is None):
+        return
+    found = kernel.values.maker(op, at)
+    is_membership = op.name in _ANY or (is_select and found is not None and found.name == "arith.constant")
+    size = tensor_types(op.rest)[-1].size
+    compared_with = [place for place in (0, 1) if is_given(kernel, hit, 1 - place, loop)]
+    for place in compared_with:
+        load = loaded(kernel, hit, place)
+        is_of_table = load is not None and is_entry(kernel, load, loop)
+        if (is_membership and is_of_table) or (value is not None and _is_count(kernel, hit, place, loop)):
+            yield _Lookup(hit, tuple(inside(loop)), size, entries, is_membership, loop)
+
+
+def _chosen(kernel: Kernel, op: Operation | None, loop: Operation | None) -> tuple[Operation | None, Operation | None]:
+    """The comparison and the load of `where(hit, load, 0)` or `hit * load`."""
+    if op is None or op.name not in ("arith.select", *_PRODUCTS):
+        return None, None
+    places = [(0, 1)] if op.name == "arith.select" else [(0, 1), (1, 0)]
+    pairs = ((comparison(kernel, op, hit, _EQUAL), _value(kernel, op, value, loop)) for hit, value in places)
+    return next(((hit, value) for hit, value in pairs if hit is not None and value is not None), (None, None))
+
+
+def _value(kernel: Kernel, op: Operation, place: int, loop: Operation | None) -> Operation | None:
+    """The load of a value; in a loop another one in each iteration."""
+    load = loaded(kernel, op, place)
+    return load if load is not None and (loop is None or is_entry(kernel, load, loop)) else None
+
+
+def _is_count(kernel: Kernel, op: Operation, place: int, loop: Operation) -> bool:
+    """Whether one side is the number of the iteration and the other side data."""
+    number, given = kernel.values.operand(op, place), kernel.values.operand(op, 1 - place)
+    counts = number is not None and not number.loaded and loop.line in number.iterations
+    return counts and (given is None or given.loaded)
+
+
+def _by_tiles(kernel: Kernel) -> Iterator[_Lookup]:
+    """Reductions of comparisons, or of the values that they choose, along the axis of the entries."""
+    for op in kernel.named("tt.reduce"):
+        types = tensor_types(kernel.module.lines[op.last_line])
+        if len(op.operands) != 1 or not types or len(types[0].shape) < 2:
+            continue
+        axis, combined = axis_of(op), {one.name for one in inside(op)}
+        made: tuple[Operation, ...]
+        hit = comparison(kernel, op, 0, _EQUAL)
+        if hit is not None and (combined & {*_ANY} or (combined & {*_ADDITIONS} and _is_any(kernel, op))):
+            found = _is_in_table(kernel, hit, axis)
+            made, is_membership = (op, hit), True
+        else:
+            choice = unshaped(kernel, op, 0)
+            hit, value = _chosen(kernel, choice, None)
+            found = choice is not None and hit is not None and value is not None and _is_code(kernel, choice, hit, axis)
+            made, is_membership = tuple(one for one in (op, choice, hit) if one is not None), False
+        if found and hit is not None and tensor_types(hit.rest)[0].shape == types[0].shape:
+            entries = types[0].shape[axis]
+            shuffles = _shuffles(kernel, types[0], axis)
+            yield _Lookup(hit, made, types[0].size // entries, entries, is_membership, shuffles=shuffles)
+
+
+def _is_any(kernel: Kernel, reduction: Operation) -> bool:
+    """Whether a sum is only compared with 0: the number of equal entries does not matter."""
+    users = [
+        op for op in kernel.operations if any(_is_from(kernel, op, at, reduction) for at in range(len(op.operands)))
+    ]
+    return bool(users) and all(
+        op.name == "arith.cmpi"
+        and any((value := kernel.values.operand(op, at)) is not None and not value.numbers.any() for at in (0, 1))
+        for op in users
+    )
+
+
+def _is_from(kernel: Kernel, op: Operation, place: int, made: Operation) -> bool:
+    """Whether an operation that computes reads what another one makes."""
+    return op.name.startswith(("arith.cmp", "arith.add", "arith.mul", "arith.sel", "tt.store", "math.")) and (
+        unshaped(kernel, op, place) is made
+    )
+
+
+def _is_in_table(kernel: Kernel, hit: Operation, axis: int) -> bool:
+    """Whether elements are compared with a loaded table, which is none of the elements' own tensors."""
+    for place in (0, 1):
+        load, others = loaded(kernel, hit, place), kernel.values.sources(hit, 1 - place)
+        if load is not None and is_along(kernel, hit, place, axis) and is_broadcast(kernel, hit, 1 - place, axis):
+            return not any(kernel.tensors_of(one) & kernel.tensors_of(load) for one in others if one.name == load.name)
+    return False
+
+
+def _is_code(kernel: Kernel, choice: Operation, hit: Operation, axis: int) -> bool:
+    """Whether data are compared with the places of a table, of which each place has a value of its own."""
+    values = [place for place in range(len(choice.operands)) if is_along(kernel, choice, place, axis)]
+    for place in (0, 1):
+        number, given = kernel.values.operand(hit, place), kernel.values.operand(hit, 1 - place)
+        counts = number is not None and not (number.loaded or number.program) and is_along(kernel, hit, place, axis)
+        is_data = (given is None or given.loaded) and is_broadcast(kernel, hit, 1 - place, axis)
+        if values and counts and is_data:
+            return True
+    return False
+
+
+def _shuffles(kernel: Kernel, tile: TensorType, axis: int) -> float:
+    """Cycles of an SM for the exchanges between lanes: log2 of the lanes that share a result, for each one."""
+    places = kernel.layouts.elements(tile)  # [warp, register, lane, dimension]
+    if places is None:
+        return 0.0
+    lanes = len(np.unique(places[0, 0, :, axis]))
+    results = len(np.unique(np.delete(places[0, :, 0], axis, axis=1), axis=0))
+    each = 1 / kernel.arch.warp_size + 1 / kernel.arch.fp32_per_cycle
+    return kernel.threads * results * math.log2(lanes) * each
+
+
+RULE = Rule("lookup-by-comparison", "A lookup that compares with every entry", check)

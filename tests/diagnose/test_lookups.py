@@ -1,0 +1,107 @@
+"""Lookups and tests of membership that compare with each entry of a table, and comparisons that need all entries."""
+
+import pytest
+
+from tests.diagnose.test_wasted_work import found
+
+pytestmark = pytest.mark.kernels
+
+RULE = "lookup-by-comparison"
+LOOP = """
+def looked_up(x_ptr, table, values, y_ptr, N: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    y = tl.full((BLOCK,), 0, tl.KIND)
+    for i in range(N):
+        y = NEXT
+    tl.store(y_ptr + at, y.to(tl.int32))
+"""
+TILE = """
+def looked_up(x_ptr, table, values, y_ptr, N: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = tl.arange(0, N)
+    x, t, v = tl.load(x_ptr + at), tl.load(table + i), tl.load(values + i)
+    own = tl.load(x_ptr + i)
+    tl.store(y_ptr + at, (RESULT).to(tl.int32))
+"""
+ENTRY = "tl.load(table + i)"
+
+
+def finding(folder, source, entries=256):
+    return found(folder, source, "*i32,*i32,*fp32,*i32", f"N={entries}", "BLOCK=1024").get(RULE)
+
+
+@pytest.mark.parametrize(
+    ("following", "kind", "is_membership"),
+    [
+        (f"y | (x == {ENTRY})", "int1", True),
+        (f"y | (at == {ENTRY})", "int1", True),
+        ("y | (tl.load(table + tl.program_id(1) * N + i) == x)", "int1", True),
+        (f"tl.where(x == {ENTRY}, 1, y)", "int32", True),
+        (f"tl.maximum(y, (x == {ENTRY}).to(tl.int32))", "int32", True),
+        ("tl.where(x == i, tl.load(values + i), y)", "float32", False),
+        ("y + tl.where(x == i, tl.load(values + i), 0.0)", "float32", False),
+        ("y + (i == x).to(tl.float32) * tl.load(values + i)", "float32", False),
+    ],
+)
+def test_a_loop_of_comparisons_is_a_lookup(tmp_path, following, kind, is_membership):
+    one = finding(tmp_path, LOOP.replace("NEXT", following).replace("KIND", kind))
+    assert (one.severity, one.source.line) == ("high", 9)
+    assert (one.evidence["entries"], one.evidence["elements"]) == (256, 1024)
+    assert ("marks.scatter_" in one.advice) == is_membership
+    assert ("tl.load(table + code)" in one.advice) != is_membership
+
+
+@pytest.mark.parametrize(
+    ("following", "kind"),
+    [
+        (f"y + (x == {ENTRY}).to(tl.int32)", "int32"),  # how often
+        (f"y + tl.where(at == {ENTRY}, tl.load(values + i), 0.0)", "float32"),  # a sum by groups
+        (f"y + tl.where(x == {ENTRY}, tl.load(values + i), 0.0)", "float32"),  # likewise
+        ("y + tl.where(at == i, tl.load(values + i), 0.0)", "float32"),  # a diagonal
+        ("y + tl.where(x == i, tl.load(values + i * BLOCK + at), 0.0)", "float32"),  # a value of its own
+        (f"y | (x > {ENTRY})", "int1"),
+        (f"y ^ (x == {ENTRY})", "int1"),
+        (f"y | (x == {ENTRY} + at)", "int1"),
+        (f"y & (x == {ENTRY})", "int1"),
+    ],
+)
+def test_a_loop_that_needs_all_entries_is_none(tmp_path, following, kind):
+    assert finding(tmp_path, LOOP.replace("NEXT", following).replace("KIND", kind)) is None
+
+
+def test_few_entries_are_compared_as_fast(tmp_path):
+    assert finding(tmp_path, LOOP.replace("NEXT", f"y | (x == {ENTRY})").replace("KIND", "int1"), entries=4) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "is_membership"),
+    [
+        ("tl.sum(tl.where(x[:, None] == i[None, :], v[None, :], 0.0), axis=1)", False),
+        ("tl.sum((i[:, None] == x[None, :]).to(tl.float32) * v[:, None], axis=0)", False),
+        ("tl.max(tl.where(x[:, None] == i[None, :], v[None, :], -1e9), axis=1)", False),
+        ("tl.max((x[:, None] == t[None, :]).to(tl.int32), axis=1)", True),
+        ("tl.sum((at[:, None] == t[None, :]).to(tl.int32), axis=1) > 0", True),
+        ("tl.reduce_or((t[:, None] == at[None, :]).to(tl.int32), axis=0)", True),
+    ],
+)
+def test_a_tile_of_comparisons_is_a_lookup(tmp_path, result, is_membership):
+    one = finding(tmp_path, TILE.replace("RESULT", result), entries=64)
+    assert (one.source.line, one.evidence["entries"], one.evidence["elements"]) == (9, 64, 1024)
+    assert ("marks.scatter_" in one.advice) == is_membership
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "tl.sum((x[:, None] == t[None, :]).to(tl.int32), axis=1)",  # how often
+        "tl.sum((x[:, None] == i[None, :]).to(tl.int32), axis=0).sum() + at",  # a histogram
+        "tl.sum(tl.where(at[:, None] == t[None, :], v[None, :], 0.0), axis=1)",  # an embedding's gradient
+        "tl.sum(tl.where(at[:, None] == i[None, :], v[None, :], 0.0), axis=1)",  # a diagonal
+        "tl.max((x[:, None] == own[None, :]).to(tl.int32), axis=1)",  # duplicates
+        "tl.sum(tl.where(x[:, None] >= i[None, :], v[None, :], 0.0), axis=1)",  # a prefix
+        "tl.sum(tl.where(x[:, None] == i[None, :], x[:, None] * v[None, :], 0.0), axis=1)",
+    ],
+)
+def test_a_tile_that_needs_all_entries_is_none(tmp_path, result):
+    assert finding(tmp_path, TILE.replace("RESULT", result), entries=64) is None
