@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from kperf.bench.points import Point, PowerStore, Store
 from kperf.bench.walltime import SweepStore
 from kperf.errors import UsageError
-from kperf.paper import disturbance, llama_block, proof, proof_ncu, tritonbench, varlen
+from kperf.paper import disturbance, llama_block, operators, proof, proof_ncu, tritonbench, varlen
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies import accuracy, fig13, inductor, lines, proton, public, timers
 from kperf.tune.records import store_in
@@ -23,7 +23,7 @@ NAMES = (
     "fig12", "fig12_inputs", "attention", "bench", "power", "sweeps", "tune", "llama-block", "varlen",
     "tritonbench",
     "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose", "ncu_rules",
-    "disturbance", "public",
+    "disturbance", "public", "operators",
 )  # fmt: skip
 """Every kind of record: the name of its file."""
 
@@ -106,6 +106,7 @@ _ROWS: dict[str, Any] = {
     "ncu_rules": proof_ncu.ROWS,
     "disturbance": disturbance.ROWS,
     "public": public.ROWS,
+    "operators": operators.ROWS,
 }
 
 

@@ -32,7 +32,7 @@ from kperf.record import markdown as md
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child
-from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded, stamp
+from kperf.studies.records import Common, Row, Run, measured_or_recorded, stamp
 from kperf.trace.analyze.finding import LEVELS, Finding, Source
 from kperf.trace.capture.trial import interval
 
@@ -381,14 +381,17 @@ def _parts(found: Run[ProofRow], *, measured: bool, known: bool) -> Iterator[tup
 
 
 def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
-    """What is recorded of a GPU: of held-out kernels the newest run, and of the others each kernel's newest row.
+    """What is recorded of a GPU: the last run of held-out kernels, and of the others each kernel's newest row.
 
     Kernels do not depend on each other, nor do runs; but rules may be changed for a held-out kernel after its run.
     Raises `UsageError` if the record is broken or has none of them.
     """
-    if held_out:
-        return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out)
     store = RecordStore(folder, "diagnose", ROWS)
+    if held_out:
+        points = store.points()
+        last = next((row.run for row in reversed(points) if row.is_held_out), "")
+        rows = [row for row in points if row.run == last]
+        return Run(folder, in_order(rows), stamp(store, rows, "recorded"))
     rows = newest_of_each(row for row in store.points() if not row.is_held_out)
     return Run(folder, rows, stamp(store, rows, "recorded"))
 
