@@ -317,6 +317,14 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
 
 
+def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():
+    rows = operators.recorded_run(RECORDED / "h100-80gb-hbm3").rows
+    found = [one for row in rows for kernel in row.kernels for one in kernel.findings if one.id == "autotuner-list"]
+    gains = [best.speedup for one in found if (best := proof.best_of(one)) is not None]
+    page = " ".join((KERNELS.parents[2] / "docs/rules/autotuner-list.md").read_text().split())
+    assert f"on an H100, {sum(gain >= 1.03 for gain in gains)} of {len(gains)} kernels of" in page
+
+
 def test_the_readme_counts_the_operators_whose_advice_was_followed():
     rows = RecordStore(RECORDED / "h100-80gb-hbm3", "public", public.ROWS).points()
     faster, slower = sum(map(public.is_faster, rows)), sum(map(public.is_slower, rows))

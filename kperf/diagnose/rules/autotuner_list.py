@@ -9,7 +9,7 @@ from kperf.diagnose.history import History
 from kperf.diagnose.kernel import MOST_WARPS, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import TUNED_GAIN
-from kperf.trace.analyze.finding import Finding, Level
+from kperf.trace.analyze.finding import Finding
 
 _LEAST = {"num_warps": 1, "num_stages": 1}
 _MOST = {"num_warps": MOST_WARPS, "num_ctas": 16, "maxnreg": 255}
@@ -17,7 +17,10 @@ _MOST = {"num_warps": MOST_WARPS, "num_ctas": 16, "maxnreg": 255}
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By the list, the choice, and the times that the autotuner kept."""
+    """By the list, the choice, and the times that the autotuner kept.
+
+    A hint: a value beyond the list is seldom faster (docs/rules/autotuner-list.md).
+    """
     for tuning in (kernel.history or History()).tunings[:1]:
         if len(tuning.configs) == 1:
             yield kernel.finding(
@@ -53,11 +56,10 @@ def _at_the_edge(kernel: Kernel, tuning: Tuning, edges: dict[str, tuple[list[int
         f"{', '.join(map(str, values))}"
         for name, (values, _) in edges.items()
     ]
-    severity: Level = "medium" if max(gains.values(), default=1.0) >= TUNED_GAIN**3 else "low"
     return kernel.finding(
         RULE.id,
         None,
-        severity,
+        "low",
         "the kernel's autotuner chose a value at the end of its list, so a value beyond the list may be faster: "
         + "; ".join(words),
         "add a triton.Config with "
