@@ -302,7 +302,7 @@ def test_memory_does_not_bound_what_issues_instructions():
     bounds = [diagnose(kernel, [one.model_copy(update={"kernel": kernel.name})]).bound for one in timelines]
     assert [bound.unit for bound in bounds] == ["arithmetic", "memory"]
     assert "in 90% of the samples, and it reaches 10% of a copy's rate" in bounds[0].message
-    looping, *_ = inputs.read(str(KERNELS / "heldout/repetition_penalty.py"), (), SM_90A)
+    looping, *_ = inputs.read(str(KERNELS / "drafts/repetition_penalty.py"), (), SM_90A)
     assert diagnose(looping).bound.unit == "arithmetic"
 
 

@@ -33,7 +33,8 @@ FILE = "examples/gemm.py"
 
 def line(number, awaited=None, file=FILE, **stalls):
     count = sum(stalls.values())
-    return LineSamples(file=file, line=number, samples=count, not_issued=0, stalls=stalls, awaited=awaited or {})
+    waiting = count - stalls.get("selected", 0) - stalls.get("not_selected", 0)
+    return LineSamples(file=file, line=number, samples=count, not_issued=waiting, stalls=stalls, awaited=awaited or {})
 
 
 def sampled(*lines, timeline=GEMM, dropped=0, **changes):

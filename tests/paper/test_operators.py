@@ -108,7 +108,7 @@ def test_inputs_are_chosen_by_their_bytes(checkout, monkeypatch):
     chosen, again = sys.modules["multiply_perf"].CALLED
     assert chosen is again
     assert [tensor.shape for tensor in chosen] == [(256, 128), (128, 256)]
-    assert not list(checkout.rglob("*.pyc"))
+    assert not list(checkout.rglob("multiply*.pyc"))  # of the whole files
 
 
 @pytest.mark.parametrize(
