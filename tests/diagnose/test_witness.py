@@ -237,7 +237,7 @@ def test_the_page_shows_samples_a_line_beside_cycles_and_what_they_say_of_a_find
         line(0, file="", selected=300),
     )
     (own,) = of_timeline(timeline)
-    assert own.of_lines("gemm_kernel", FILE) == {20: (700, 0, "long_scoreboard")}
+    assert own.of_lines("gemm_kernel", FILE) == {20: (700, 600, "long_scoreboard")}
     assert own.total("gemm_kernel") == 1000
     found = [witnessed(finding(), [timeline])]
     shown = timeline.model_copy(update={"findings": found})
