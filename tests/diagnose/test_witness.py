@@ -33,8 +33,7 @@ FILE = "examples/gemm.py"
 
 def line(number, awaited=None, file=FILE, **stalls):
     count = sum(stalls.values())
-    waiting = count - stalls.get("selected", 0) - stalls.get("not_selected", 0)
-    return LineSamples(file=file, line=number, samples=count, not_issued=waiting, stalls=stalls, awaited=awaited or {})
+    return LineSamples(file=file, line=number, samples=count, not_issued=0, stalls=stalls, awaited=awaited or {})
 
 
 def sampled(*lines, timeline=GEMM, dropped=0, **changes):
@@ -237,7 +236,7 @@ def test_the_page_shows_samples_a_line_beside_cycles_and_what_they_say_of_a_find
         line(0, file="", selected=300),
     )
     (own,) = of_timeline(timeline)
-    assert own.of_lines("gemm_kernel", FILE) == {20: (700, 600, "long_scoreboard")}
+    assert own.of_lines("gemm_kernel", FILE) == {20: (700, 0, "long_scoreboard")}
     assert own.total("gemm_kernel") == 1000
     found = [witnessed(finding(), [timeline])]
     shown = timeline.model_copy(update={"findings": found})
@@ -288,7 +287,9 @@ def test_where_nothing_is_found_it_says_how_far_memory_is_and_where_warps_wait(u
         }
     )
     counts = {name: int(factor * count) for name, count in (("lg_throttle", 600), ("long_scoreboard", 100))}
-    timeline = sampled(line(18, wait=int(factor * 300)), line(21, **counts), timeline=slow)
+    lines = [line(18, wait=int(factor * 300)), line(21, **counts)]
+    waiting = [one.model_copy(update={"not_issued": one.samples}) for one in lines]
+    timeline = sampled(*waiting, timeline=slow)
     bound = Bound(unit=unit, message="it is memory")
     assert as_measured(bound, [known, timeline]).message == words
     assert as_measured(bound, []) == bound
