@@ -153,7 +153,7 @@ def test_the_best_at_the_end_of_the_list_with_what_it_was_worth(kernel):
         "BLOCK_gain": 1.475,
         "num_warps_gain": 1.25,
     }
-    assert one.severity == "medium"
+    assert one.severity == "low"
     assert one.candidates == [{"BLOCK": 1024}, {"num_warps": 2}]
     assert "BLOCK=512, the largest of 128, 256, 512; num_warps=4, the smallest of 4, 8" in one.message
 
