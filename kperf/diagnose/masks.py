@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import Values, apply
+from kperf.ir.values import Value, Values, apply
 
 CASTS = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.trunci")
 """What leaves elements where they are, and their values (nearly) the same."""
@@ -15,34 +15,43 @@ FLOATS = ("arith.uitofp", "arith.sitofp")
 MOVES = ("tt.broadcast", "tt.expand_dims")
 
 
-def masked(values: Values, op: Operation) -> Iterator[tuple[NDArray[np.bool_], int]]:
-    """The masks that an operation may apply, each with the place of the operand to which it does."""
+def masked(values: Values, op: Operation, *, fixed: bool = False) -> Iterator[tuple[NDArray[np.bool_], int]]:
+    """The masks that an operation may apply, each with the place of the operand to which it does.
+
+    fixed: only those that are the same in all CTAs, iterations and launches.
+    """
     if op.name == "arith.select":
-        mask = _mask(values, op, 0)
+        mask = _mask(values, op, 0, fixed)
         arms = [(place, values.maker(op, place)) for place in (1, 2)]
         constants = [place for place, made in arms if made is not None and made.name == "arith.constant"]
         if mask is not None and len(constants) == 1:
             yield (mask if constants == [2] else ~mask), 3 - constants[0]
     elif op.name in ("arith.mulf", "arith.muli"):
         for place in (0, 1):
-            if (mask := _mask(values, op, place)) is not None:
+            if (mask := _mask(values, op, place, fixed)) is not None:
                 yield mask, 1 - place
 
 
-def _mask(values: Values, op: Operation, place: int) -> NDArray[np.bool_] | None:
+def _mask(values: Values, op: Operation, place: int, fixed: bool) -> NDArray[np.bool_] | None:
     """Where an operand is not 0, if that does not depend on data; a mask may have become a float before it moved."""
     value = values.operand(op, place)
     if value is not None:
-        is_mask = not value.loaded and np.isin(value.numbers, (0, 1)).all()
+        is_known = is_fixed(value) if fixed else not value.loaded
+        is_mask = is_known and np.isin(value.numbers, (0, 1)).all()
         return value.numbers != 0 if is_mask else None
     made = values.maker(op, place)
     if made is None or made.name not in (*CASTS, *FLOATS, *MOVES, "arith.select"):
         return None
     if made.name == "arith.select" and not chooses_one(values, made):
         return None
-    mask = _mask(values, made, 0)
+    mask = _mask(values, made, 0, fixed)
     moved = None if mask is None else apply(made, [mask.astype(np.int64)]) if made.name in MOVES else mask
     return None if moved is None else np.asarray(moved != 0)
+
+
+def is_fixed(value: Value) -> bool:
+    """Whether neither data, nor the CTA, the iteration or an argument of the launch decides a value."""
+    return not (value.loaded or value.program or value.iterations or value.arguments)
 
 
 def chooses_one(values: Values, select: Operation) -> bool:

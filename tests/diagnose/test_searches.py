@@ -41,7 +41,6 @@ def loop(grown, *, kind="int32", first="0"):
         ("n + (t <= x).to(tl.float32)", "float32"),
         ("n + tl.where(x >= t, 1, 0)", "int32"),
         ("tl.where(x > t, n + 1, n)", "int32"),
-        ("tl.where(x > t, i + 1, n)", "int32"),
     ],
 )
 def test_a_count_of_smaller_entries_is_a_search(tmp_path, grown, kind):

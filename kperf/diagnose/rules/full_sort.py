@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.kernel import LOADS, STORES, Kernel, inside, loops_around, mask_place, own
-from kperf.diagnose.masks import CASTS, masked, source
+from kperf.diagnose.masks import CASTS, is_fixed, masked, source
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
@@ -142,12 +142,12 @@ def _read(kernel: Kernel, sort: _Sort, reader: Operation, place: int) -> set[int
         return _reduced(sort, reader)
     if reader.name in STORES:
         mask = kernel.launched_values.operand(reader, mask_place(reader))
-        return _true(sort, mask.numbers != 0) or None if mask is not None and not mask.loaded else None
+        return _true(sort, mask.numbers != 0) or None if mask is not None and is_fixed(mask) else None
     if reader.name == "tt.gather" and place == 0:
         gathered = kernel.launched_values.operand(reader, 1)
         is_known = gathered is not None and not (gathered.loaded or gathered.program)
         return set(np.unique(gathered.numbers).tolist()) if gathered is not None and is_known else None
-    for kept, of in masked(kernel.launched_values, reader):
+    for kept, of in masked(kernel.launched_values, reader, fixed=True):
         if of == place and (places := _true(sort, kept)):
             return places
     return None

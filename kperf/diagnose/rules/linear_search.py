@@ -1,6 +1,7 @@
 """A place in a table that is found by comparing each element with all entries."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from kperf.diagnose.comparisons import (
     is_given,
     loaded,
 )
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside, loops_around
+from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
@@ -63,9 +64,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"each of {search.elements} elements is compared with all {search.entries} entries of a table, to count "
             f"the entries below or above it: this takes some {linear:.0f} cycles of an SM, and all other work takes "
             f"{max(others, least):.0f} cycles",
-            "if the entries are in order, or can be sorted once before the launch, search by halving, in "
-            f"{steps} steps: for half in the powers of two from the largest down, count += tl.where(x > "
-            "tl.load(table + count + half - 1, mask=count + half <= n, other=float('inf')), half, 0)",
+            "if the entries are in order, or can be sorted once before the launch (a count does not depend on their "
+            f"order), search by halving, in {steps} steps, for the place at which the kernel's comparison changes. "
+            "Where it counts entries below x, for half in the powers of two from the largest down: count += tl.where("
+            "(count + half <= n) & (x > tl.load(table + count + half - 1, mask=count + half <= n)), half, 0)",
             {
                 "entries": search.entries,
                 "elements": search.elements,
@@ -98,22 +100,20 @@ def _counted(kernel: Kernel, op: Operation, begin: str) -> Operation | None:
     if op.name in ("arith.addi", "arith.addf") and begin in op.operands:
         return comparison(kernel, op, 1 - op.operands.index(begin), _ORDERS)
     if op.name == "arith.select" and begin in op.operands[1:]:
-        other = 3 - op.operands.index(begin)
-        grown, value = kernel.values.maker(op, other), kernel.values.operand(op, other)
+        grown = kernel.values.maker(op, 3 - op.operands.index(begin))
         is_count = (
             grown is not None and grown.name in ("arith.addi", "arith.addf") and _is_one_more(kernel, grown, begin)
         )
-        is_place = value is not None and not value.loaded and loops_around(op)[0].line in value.iterations
-        return comparison(kernel, op, 0, _ORDERS) if is_count or is_place else None
+        return comparison(kernel, op, 0, _ORDERS) if is_count else None
     return None
 
 
 def _is_one_more(kernel: Kernel, addition: Operation, begin: str) -> bool:
-    """Whether it adds a constant to what the loop carries."""
+    """Whether it adds 1 to what the loop carries."""
     if begin not in addition.operands:
         return False
     added = kernel.values.maker(addition, 1 - addition.operands.index(begin))
-    return added is not None and added.name == "arith.constant"
+    return added is not None and re.search(r"dense<1(\.0+e\+00)?>", added.rest) is not None
 
 
 def _entry(kernel: Kernel, compared: Operation, loop: Operation) -> Operation | None:

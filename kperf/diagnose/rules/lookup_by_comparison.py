@@ -95,13 +95,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 _LOADED = (
-    "load each element's entry by its code, tl.load(table + code), or tl.gather(entries, code, axis=0) of entries "
-    "that are in registers; where a code is made of bits of its value, as in small floats, shifts and masks compute it"
+    "load each element's entry by its code, tl.load(table + code, mask=(code >= 0) & (code < n), other=0), or "
+    "tl.gather(entries, code, axis=0) of entries that are in registers, if no code is outside; where a code is made of "
+    "bits of its value, as in small floats, shifts and masks compute it"
 )
 _MARKED = (
-    "mark the entries once before the launch in a table with a byte for each possible number, "
-    "marks.scatter_(0, entries, 1), and load the marks: tl.load(marks + x) != 0; if the numbers are too large for such "
-    "a table, sort the entries and search by halving"
+    "mark the entries once before the launch in a table with a byte for each possible number (a table for each row of "
+    "entries, if each row has its own; without padding such as -1), marks.scatter_(0, entries, 1), and load the marks: "
+    "tl.load(marks + x) != 0; if the numbers are too large for such a table, sort the entries and search by halving"
 )
 
 
@@ -166,6 +167,8 @@ def _of_iteration(kernel: Kernel, loop: Operation, op: Operation, begin: str, en
     is_membership = op.name in _ANY or (is_select and found is not None and found.name == "arith.constant")
     size = tensor_types(op.rest)[-1].size
     compared_with = [place for place in (0, 1) if is_given(kernel, hit, 1 - place, loop)]
+    if is_membership and hit.name == "arith.cmpf":  # a float is no place in a table
+        return
     for place in compared_with:
         load = loaded(kernel, hit, place)
         is_of_table = load is not None and is_entry(kernel, load, loop)
@@ -205,7 +208,7 @@ def _by_tiles(kernel: Kernel) -> Iterator[_Lookup]:
         made: tuple[Operation, ...]
         hit = comparison(kernel, op, 0, _EQUAL)
         if hit is not None and (combined & {*_ANY} or (combined & {*_ADDITIONS} and _is_any(kernel, op))):
-            found = _is_in_table(kernel, hit, axis)
+            found = hit.name != "arith.cmpf" and _is_in_table(kernel, hit, axis)
             made, is_membership = (op, hit), True
         else:
             choice = unshaped(kernel, op, 0)

@@ -11,7 +11,7 @@ from kperf.diagnose.atomics import hands_over
 from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mask_place
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.diagnose.waves import origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -54,10 +54,11 @@ def _finding(kernel: Kernel, op: Operation, elements: int, gain: float) -> Findi
     return kernel.finding(
         RULE.id,
         op,
-        "high" if gain >= SEVERE_GAIN else "medium",
-        f"no two elements of the launch update the same element of {name}: L2 reads and writes each of them for an "
-        "atomic, although no other CTA updates it",
-        f"if no other kernel that runs at the same time updates {name}, write tl.store in place of the atomic where "
+        "medium",
+        f"no two elements of the launch with the grid {kernel.grid} update the same element of {name}: L2 reads and "
+        "writes each of them for an atomic, although no other CTA updates it",
+        f"if this holds for each launch of the kernel, and neither another argument is the same tensor nor another "
+        f"kernel that runs at the same time updates {name}, write tl.store in place of the atomic where "
         f"{name} holds only the initial value (zeros of a sum), and drop the kernel that sets it if the launch stores "
         "every element; where it holds earlier results, write tl.load, the operation, and tl.store",
         {"elements": elements, "ctas": math.prod(kernel.grid or ())},

@@ -180,7 +180,7 @@ def _statistics(kernel: Kernel) -> Iterator[_Statistic]:
         return
     stored = {name for op in kernel.named(*_WRITES) for name in kernel.tensors_of(op)}
     for root in kernel.operations:
-        if (root.name != "tt.reduce" and not _only_computes(root)) or _is_in_branch(root):
+        if (root.name != "tt.reduce" and not _only_computes(root)) or _is_in_branch(root) or _is_of_sort(root):
             continue
         sources = _sources(kernel, root)
         names = {op.name for op in sources}
@@ -190,6 +190,12 @@ def _statistics(kernel: Kernel) -> Iterator[_Statistic]:
         numbers = _numbers(origins, [*sources, root, *loops_around(root)], math.prod(kernel.grid or ()))
         if numbers is not None and len(numbers) >= _AGAIN * len(np.unique(numbers)):
             yield _Statistic(root, tuple(sources), numbers)
+
+
+def _is_of_sort(op: Operation) -> bool:
+    """Whether it is a step of Triton's sorting network, whose tensors have an axis of length two for each index bit."""
+    types = tensor_types(op.rest)
+    return op.name == "tt.reduce" and bool(types) and len(types[0].shape) > 1 and set(types[0].shape) == {2}
 
 
 def _only_computes(op: Operation) -> bool:
