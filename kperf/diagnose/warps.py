@@ -8,6 +8,7 @@ from kperf.arch import H200
 from kperf.diagnose.kernel import LOADS, MOST_WARPS, TMA_LOADS, Kernel, own
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
+from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.machine import Instruction
 from kperf.ir.ttgir import Module, Operation
@@ -27,7 +28,10 @@ def issue_slots(kernel: Kernel) -> float:
 
 def issue_cycles(kernel: Kernel, loop: Operation) -> float:
     """Cycles in which an SM issues an iteration of a loop, of all CTAs that it holds; 0 where that is not known."""
-    span = _span(kernel, loop)
+    try:
+        span = _span(kernel, loop)
+    except UsageError:  # this target's machine code cannot be read here
+        return 0.0
     if span is None or kernel.code is None or kernel.resources is None:
         return 0.0
     held = max(ctas(kernel), 1)
