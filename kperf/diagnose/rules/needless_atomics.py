@@ -32,7 +32,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """Of atomics outside of loops whose addresses in all CTAs of the launch are computed and differ, or meet in groups.
 
     A kernel that also loads or stores the tensor, uses the old values or counts flags may hand something to another CTA
-    by it: nothing is said of these.
+    by it: nothing is reported of these.
     """
     atomics = list(kernel.named("tt.atomic_rmw"))
     if not atomics or hands_over(kernel):

@@ -75,7 +75,7 @@ def _of_parts(kernel: Kernel, series: Series) -> Iterator[Finding]:
 def _of_iterations(kernel: Kernel, chain: Chain) -> Iterator[Finding]:
     """Launches that are given as one argument what the last one was given as another: x to y, then y to x.
 
-    Launches of one tensor in place with equal arguments may as well be a benchmark's: nothing is said of these.
+    Launches of one tensor in place with equal arguments may as well be a benchmark's: nothing is reported of these.
     """
     accesses = [(one, _tensor(kernel, one)) for one in kernel.accesses]
     pairs = [
