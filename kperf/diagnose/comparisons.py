@@ -1,7 +1,7 @@
 """Comparisons of elements with the entries of a table, in a loop over the entries or along an axis of a tile."""
 
 from kperf.diagnose.kernel import LOADS, Kernel, loops_around, own
-from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one
+from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -26,10 +26,7 @@ def comparison(kernel: Kernel, op: Operation, place: int, orders: tuple[str, ...
 
 def unshaped(kernel: Kernel, op: Operation, place: int) -> Operation | None:
     """What makes the numbers of an operand, before they are cast and given a shape."""
-    made = kernel.values.maker(op, place)
-    while made is not None and made.name in _SHAPED:
-        made = kernel.values.maker(made, 0)
-    return made
+    return source(kernel.values, op, place, _SHAPED)
 
 
 def loaded(kernel: Kernel, op: Operation, place: int) -> Operation | None:
@@ -82,8 +79,6 @@ def beside(
 
 def _broadcast_shape(kernel: Kernel, op: Operation, place: int) -> tuple[int, ...]:
     """Of an operand before it is broadcast; empty where it is not."""
-    made = kernel.values.maker(op, place)
-    while made is not None and made.name in CASTS:
-        made = kernel.values.maker(made, 0)
+    made = source(kernel.values, op, place)
     types = tensor_types(made.rest) if made is not None and made.name == "tt.broadcast" else ()
     return types[0].shape if types else ()

@@ -1,11 +1,11 @@
 """Masks by which a kernel keeps some elements of a tensor, and drops the others."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, Values, apply
 
@@ -61,12 +61,12 @@ def chooses_one(values: Values, select: Operation) -> bool:
     one, other = (values.maker(select, place) for place in (1, 2))
     if one is None or other is None or {one.name, other.name} != {"arith.constant"}:
         return False
-    return re.search(r"dense<0(\.0+e\+00)?>", other.rest) is not None
+    return constant_number(other) == 0
 
 
-def source(values: Values, op: Operation, place: int) -> Operation | None:
-    """What makes an operand, but for casts."""
+def source(values: Values, op: Operation, place: int, passed: Collection[str] = CASTS) -> Operation | None:
+    """What makes an operand, before the operations that are passed."""
     made = values.maker(op, place)
-    while made is not None and made.name in CASTS:
+    while made is not None and made.name in passed:
         made = values.maker(made, 0)
     return made

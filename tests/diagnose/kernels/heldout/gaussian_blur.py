@@ -3,7 +3,7 @@
 Fault: each pixel sums its whole window, 225 loads and products, though the weights are a product of a row and a column
 of 15. Memory sees little of it, but L1 has to deliver 1.9 G values with their addresses: 0.4 ms and more, where the
 image streams in and out in 22 us.
-Fix: blur down the columns and then along the rows, 15 loads each; the second pass costs another trip of the image.
+Fix: blur down the columns and then along the rows, 15 loads each; the second pass reads and writes the image again.
 """
 
 import torch
