@@ -254,14 +254,14 @@ def test_a_compiler_that_hangs_costs_no_more_than_the_limit(diagnose, monkeypatc
 
 
 def test_a_candidate_that_needs_too_much_shared_memory_is_not_tried(diagnose):
-    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=8)")[0]
+    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=16)")[0]
     assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
     assert dropped(one, "loads-not-pipelined") == {}
 
 
 def test_a_candidate_that_the_gpu_refuses_is_dropped(diagnose, monkeypatch):
     monkeypatch.setattr(loads_not_pipelined, "_fits", lambda *_: True)
-    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=8)")[0]
+    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=16)")[0]
     assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
     why = dropped(one, "loads-not-pipelined")["num_stages=4"]
     assert why.startswith("out of resource: shared memory, Required: 262144, Hardware limit: 232448")
