@@ -192,7 +192,7 @@ test-gpu: setup ## the tests that need a Hopper GPU
 VERSIONS := 3.7.1 3.8.0 3.9.0
 VERSIONED_TESTS := tests/ir/test_printed.py tests/trace/instrument/test_kernels.py tests/trace/analyze/test_decode.py \
                    tests/trace/capture/test_selfcheck.py tests/trace/capture/test_command.py \
-                   tests/ir/test_memory.py tests/ir/test_ptxas.py tests/diagnose/test_try.py
+                   tests/ir/test_memory.py tests/ir/test_ptxas.py tests/diagnose/test_try.py tests/diagnose/test_races.py
 .venv-%/installed: | setup # the locked packages, and another Triton in front of theirs
 	@$(PYTHON) -m venv .venv-$*
 	@.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps triton==$*

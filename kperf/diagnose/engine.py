@@ -50,7 +50,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
-        unlimited = {rule.id for rule in static_rules() if rule.moves_less}
+        unlimited = {rule.id for rule in static_rules() if rule.moves_less or rule.of_results}
         found = [one if one.id in unlimited else _within(one, most) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
@@ -282,7 +282,7 @@ def _key(finding: Finding) -> tuple[str, str, int]:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first: by severity, then by what the advice gives.
+    """The worst first: by severity, then what may make results wrong, then by what the advice gives.
 
     Of equal severity a rule's further lines follow the other rules' first ones: their advice is the same again.
     """
@@ -295,7 +295,8 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[int, float, int, str]:
-    gain = finding.estimate.speedup if finding.estimate is not None else 1.0
+    of_results = any(rule.id == finding.id and rule.of_results for rule in static_rules())
+    gain = finding.estimate.speedup if finding.estimate is not None else math.inf if of_results else 1.0
     return LEVELS.index(finding.severity), -gain, LEVELS.index(finding.confidence), finding.id
 
 

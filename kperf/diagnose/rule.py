@@ -22,7 +22,8 @@ class Rule:
     targets: beginnings of the targets to which it applies (`sm_90a`). explained_by: rules whose finding at the same
     line names the cause of this one's, so that one advice is given for both. moves_less: whether its advice leaves out
     bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can. only_options:
-    whether its advice means its candidates alone, so that their times say what it gives.
+    whether its advice means its candidates alone, so that their times say what it gives. of_results: whether it says
+    what the kernel may compute, not how fast: it stands before the others, and no bound on speed makes it a hint.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Rule:
     explained_by: tuple[str, ...] = ()
     moves_less: bool = False
     only_options: bool = False
+    of_results: bool = False
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""

@@ -167,7 +167,11 @@ class Values:
     def maker(self, operation: Operation, index: int) -> Operation | None:
         """The operation that makes an operand; None of arguments and of what loops carry."""
         names = operation.operands
-        return self._made.get(self._resolve(operation.parent, names[index])) if index < len(names) else None
+        return self.made(operation.parent, names[index]) if index < len(names) else None
+
+    def made(self, region: Region | None, name: str) -> Operation | None:
+        """The operation that makes what has this name in a region; None of arguments and of what loops carry."""
+        return self._made.get(self._resolve(region, name))
 
     def sources(self, operation: Operation, index: int, until: tuple[str, ...] = ()) -> list[Operation]:
         """All operations from which an operand is computed, in whatever iteration or branch.

@@ -74,7 +74,8 @@ class Finding(Frozen):
 
     Attributes:
         id: the rule's; docs/rules/<id>.md describes it.
-        severity: high: the kernel loses half of its speed or more, or cannot run; medium: a tenth or more; low: a hint.
+        severity: high: the kernel loses half of its speed or more, cannot run, or may compute wrong results; medium: a
+            tenth or more; low: a hint.
         confidence: high: the machine code or the compiler says so; medium: it follows from layouts and types; low: it
             depends on numbers that are not known before the kernel runs.
         source: the line to change.
