@@ -110,6 +110,7 @@ WITHOUT_RULE = {
     "autotuner-list": "a profile of a launch does not show which configurations were not tried",
     "bit-loop": "no rule of ncu knows what a loop of shifts computes",
     "both-sides-loaded": "no rule of ncu knows which of the loaded bytes a kernel drops",
+    "buffer-race": "no rule of ncu compares buffers with waits",
     "dense-transform": "no rule of ncu knows that a matrix has a fast transform",
     "early-return": "no rule of ncu counts the CTAs that have no work",
     "epilogue-in-loop": "no rule of ncu knows which work of an iteration could follow the loop",
