@@ -465,6 +465,20 @@ def test_a_tile_that_reaches_beyond_its_tensor_is_dropped_and_the_script_s_memor
     assert set(c[128 * 6001 :].tolist()) == {7}
 
 
+def test_tiles_that_reach_further_than_there_is_memory_are_dropped_and_smaller_ones_are_tried(diagnose, monkeypatch):
+    """A tile of 8 times the length may write 8 times as far: 7 of the script's storages lie before and after ours."""
+    behave(monkeypatch, computed=by_tiles([]))
+    gpu = ClockedGpu()
+    gpu.free = (256 << 20) + 3 * (2 + 2 * 2) * (2 << 20)
+    one, said, _ = diagnose(ADD + "n = 128 * 6000\nplus[grid](x, y, c, n, BLOCK=128, num_warps=4)", gpu=gpu)
+    assert set(speedups(one, "few-bytes-in-flight")) == {"BLOCK=256"}
+    assert dropped(one, "few-bytes-in-flight") == {
+        "BLOCK=512": "copies of its tensors take 304 MB of GPU memory, and 292 MB are free",
+        "BLOCK=1024": "copies of its tensors take 352 MB of GPU memory, and 292 MB are free",
+    }
+    assert not one.not_tried
+
+
 def test_without_a_function_of_the_grid_tiles_are_fixed(diagnose, monkeypatch):
     behave(monkeypatch, computed=by_tiles([]))
     one = diagnose(ADD + "n = 128 * 6000\nplus[(6000,)](x, y, c, n, BLOCK=128, num_warps=4)")[0]

@@ -69,9 +69,12 @@ class Copies:
     """Copies of all tensors among the arguments of a launch, each storage once."""
 
     def __init__(
-        self, arguments: Sequence[Any], *, free_bytes: int, wide: bool = False, only_written: Collection[int] = ()
+        self, arguments: Sequence[Any], *, free_bytes: int, reach: int = 1, only_written: Collection[int] = ()
     ) -> None:
-        """`wide`: with margins as large as each storage. `only_written`: arguments through which nothing is read.
+        """`only_written`: arguments through which nothing is read.
+
+        `reach`: how many times as far as the script's a launch on the copies may write. A kernel without masks writes
+        beyond a tensor with a larger tile, and one that stores a number for each CTA with a smaller one.
 
         Raises `UsageError` if there is no memory for them, if they lie on several devices, or if one is an address.
         """
@@ -90,7 +93,7 @@ class Copies:
             for tensor in tensors_of([argument])
         }
         sizes = {begin: tensors_of_it[0].untyped_storage().nbytes() for begin, tensors_of_it in views.items()}
-        margin = {begin: size if wide else _MARGIN for begin, size in sizes.items()}
+        margin = {begin: _MARGIN + (reach - 1) * size for begin, size in sizes.items()}
         needed = sum(2 * size + 2 * (margin[begin] + _ALIGNMENT) for begin, size in sizes.items()) + _WORK
         if needed > free_bytes:
             raise UsageError(

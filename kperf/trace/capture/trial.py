@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,16 +155,35 @@ class Trial:
         if not calls:
             return
         self._sees_end("what was launched before it")
+        with self._gpu.on(self._call.stream):
+            self._measure(*self._with_copies(calls, tried), tried)
+
+    def _with_copies(
+        self, calls: Sequence[tuple[Change, LaunchCall]], tried: Tried
+    ) -> tuple[Sequence[tuple[Change, LaunchCall]], Copies]:
+        """Launches, without those that may write further than there is memory for, and copies for them.
+
+        Raises `UsageError` if there is no memory for any.
+        """
         names = argument_names(self._compiled)
         stored = write_only(Module(self._compiled.asm["ttgir"]))
-        with self._gpu.on(self._call.stream):
-            copies = Copies(
-                self._call.arguments,
-                free_bytes=self._gpu.free_bytes(),
-                wide=any(self._tiles(change) for change, _ in calls),
-                only_written=[place for place, name in enumerate(names) if name in stored],
-            )
-            self._measure(calls, copies, tried)
+        copies = partial(
+            Copies,
+            self._call.arguments,
+            free_bytes=self._gpu.free_bytes(),
+            only_written=[place for place, name in enumerate(names) if name in stored],
+        )
+        reaches = sorted({self._reach(change) for change, _ in calls})
+        while True:
+            reach = reaches.pop()
+            try:
+                return [one for one in calls if self._reach(one[0]) <= reach], copies(reach=reach)
+            except UsageError as error:
+                if not reaches:
+                    raise
+                for change, _ in calls:
+                    if self._reach(change) == reach:
+                        tried.drop(change, str(error))
 
     def _measure(self, calls: list[tuple[Change, LaunchCall]], copies: Copies, tried: Tried) -> None:
         original = _on(self._call, copies)
@@ -259,6 +279,12 @@ class Trial:
         """The constexprs among what is changed."""
         constexprs = constexprs_of(self._compiled)
         return {name: value for name, value in change.items() if name in constexprs}
+
+    def _reach(self, change: Change) -> int:
+        """How many times as far as the kernel's own a launch with other tiles may write, at most."""
+        own = constexprs_of(self._compiled)
+        ratios = [max(value / own[name], own[name] / value) for name, value in self._tiles(change).items()]
+        return math.ceil(math.prod(ratios))
 
     def _why_fixed(self, change: Change) -> str | None:
         """Why these constexprs of the kernel cannot be changed here; None if they can."""

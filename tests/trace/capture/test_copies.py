@@ -43,9 +43,9 @@ def test_tensors_are_alike_by_bits_or_within_the_tolerance_of_their_type(found, 
     assert likeness(found, expected) == alike
 
 
-def launched(x, write, *, wide=False):
+def launched(x, write, *, reach=1):
     """Whether a launch that writes so into the copy of `x` is equal to one that doubles it: in its bits, and nearly."""
-    copies = Copies([x], free_bytes=1 << 40, wide=wide)
+    copies = Copies([x], free_bytes=1 << 40, reach=reach)
     copies.begin()
     (ours,) = copies.of([x])
     ours.mul_(2)
@@ -65,9 +65,19 @@ def launched(x, write, *, wide=False):
         (lambda x: x.mul_(2).as_strided((9,), (1,), x.storage_offset() - 1).fill_(2.0), (False, False)),
     ],
 )
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_launch_is_equal_that_writes_the_same_numbers_and_nothing_else(wrong, equal, wide):
-    assert launched(torch.ones(8), wrong, wide=wide) == equal
+@pytest.mark.parametrize("reach", [1, 2])
+def test_a_launch_is_equal_that_writes_the_same_numbers_and_nothing_else(wrong, equal, reach):
+    assert launched(torch.ones(8), wrong, reach=reach) == equal
+
+
+@pytest.mark.parametrize("reach", [2, 4, 16])
+def test_as_far_as_a_launch_may_reach_memory_is_ours(reach):
+    x = torch.ones(1 << 16)
+    copies = Copies([x], free_bytes=1 << 40, reach=reach)
+    (ours,) = copies.of([x])
+    memory, begin = ours.untyped_storage(), ours.storage_offset()
+    assert memory.nbytes() // 4 - begin >= reach * x.numel()
+    assert begin >= (reach - 1) * x.numel()
 
 
 @pytest.mark.parametrize("by", [0, 1])
