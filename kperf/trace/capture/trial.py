@@ -47,6 +47,9 @@ LEAST_ROUNDS = 6
 """Fewer have no 95 % interval of a median."""
 _POLL_S = 0.0002
 
+SAME_CODE = "it compiles to the same machine code"
+"""Why a configuration is not timed that cannot be faster."""
+
 Change = Mapping[str, int]
 """Constexprs and compile options by name, as they are written at the launch: {"num_stages": 3}."""
 
@@ -136,7 +139,7 @@ class Trial:
             with own_cache(self._folder):
                 kernel = self._compile_one(change)
             if _code(kernel) == _code(self._compiled):
-                tried.drop(change, "it compiles to the same machine code")
+                tried.drop(change, SAME_CODE)
             else:
                 compiled.append((change, kernel))
         return compiled
@@ -257,7 +260,7 @@ class Trial:
 
     def _sees_end(self, awaited: str) -> None:
         if not self._is_over(self._gpu.mark(self._call.stream)):
-            raise UsageError(f"{awaited} takes longer than the {LIMIT_S:.0f} s that a kernel may be tried")
+            raise UsageError(f"there was no time left to wait for {awaited} ({LIMIT_S:.0f} s a kernel)")
 
     def _is_over(self, mark: Mark) -> bool:
         while not self._gpu.is_over(mark):
@@ -294,6 +297,8 @@ class Trial:
             return "its grid is no function of the meta-parameters, so its tiles are fixed"
         if any(str(kind).startswith("tensordesc") for kind in self._compiled.src.signature.values()):
             return "its tensor descriptors have the boxes of its tiles"
+        if any(op.name == "tt.assert" for op in Module(self._compiled.asm["ttgir"]).walk()):
+            return "its assertions may not hold with other tiles, and one that fails ends the script"
         return None
 
     def _bound(self, change: Change) -> dict[str, Any]:
@@ -326,7 +331,7 @@ class Trial:
         """Compile each into our cache, in a process of its own; of each why that failed, or an empty string."""
         waiting = list(range(len(changes)))
         running: dict[int, int] = {}
-        why = [f"it took longer than {LIMIT_S:.0f} s to compile"] * len(changes)
+        why = [f"there was no time left to compile it ({LIMIT_S:.0f} s a kernel)"] * len(changes)
         try:
             while waiting or running:
                 if device.own_seconds() > self._deadline:
