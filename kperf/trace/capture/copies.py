@@ -6,6 +6,7 @@ What lies before and after a tensor is ours too: a tile that reaches beyond its 
 import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -76,13 +77,16 @@ class Copies:
         `reach`: how many times as far as the script's a launch on the copies may write. A kernel without masks writes
         beyond a tensor with a larger tile, and one that stores a number for each CTA with a smaller one.
 
-        Raises `UsageError` if there is no memory for them, if they lie on several devices, or if one is an address.
+        Raises `UsageError` if there is no memory for them, if they lie on several devices, if one is an address, or if
+        two have memory in common that torch does not know as one storage.
         """
         tensors = list(tensors_of(arguments))
         if any(hasattr(each, "data_ptr") and not list(tensors_of([each])) for each in arguments):
             raise UsageError("an argument is memory and no tensor")
         if len({tensor.device for tensor in tensors}) > 1:
             raise UsageError("its tensors lie on several devices")
+        if _overlap(tensors):
+            raise UsageError("two of its tensors have memory in common, and are no views of one tensor")
         views: dict[int, list[torch.Tensor]] = {}
         for tensor in tensors:
             views.setdefault(_begin(tensor), []).append(tensor)
@@ -166,6 +170,12 @@ class Copies:
 
 def _begin(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether two storages have bytes in common, as where another library's memory became two tensors."""
+    storages = sorted({(_begin(each), _begin(each) + each.untyped_storage().nbytes()) for each in tensors})
+    return any(end > begin for (_, end), (begin, _) in pairwise(storages))
 
 
 def _allocated(views: Sequence[torch.Tensor], margin: int, *, poisoned: bool) -> _Storage:
