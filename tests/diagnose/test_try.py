@@ -506,7 +506,7 @@ def test_tiles_that_reach_further_than_there_is_memory_are_dropped_and_smaller_o
     behave(monkeypatch, computed=by_tiles([]))
     gpu = ClockedGpu()
     gpu.free = (256 << 20) + 3 * (2 + 2 * 2) * (2 << 20)
-    one, said, _ = diagnose(ADD + "n = 128 * 6000\nplus[grid](x, y, c, n, BLOCK=128, num_warps=4)", gpu=gpu)
+    one = diagnose(ADD + "n = 128 * 6000\nplus[grid](x, y, c, n, BLOCK=128, num_warps=4)", gpu=gpu)[0]
     assert set(speedups(one, "few-bytes-in-flight")) == {"BLOCK=256"}
     assert dropped(one, "few-bytes-in-flight") == {
         "BLOCK=512": "copies of its tensors take 304 MB of GPU memory, and 292 MB are free",

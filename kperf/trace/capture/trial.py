@@ -162,8 +162,8 @@ class Trial:
             self._measure(*self._with_copies(calls, tried), tried)
 
     def _with_copies(
-        self, calls: Sequence[tuple[Change, LaunchCall]], tried: Tried
-    ) -> tuple[Sequence[tuple[Change, LaunchCall]], Copies]:
+        self, calls: list[tuple[Change, LaunchCall]], tried: Tried
+    ) -> tuple[list[tuple[Change, LaunchCall]], Copies]:
         """Launches, without those that may write further than there is memory for, and copies for them.
 
         Raises `UsageError` if there is no memory for any.
@@ -285,8 +285,8 @@ class Trial:
 
     def _reach(self, change: Change) -> int:
         """How many times as far as the kernel's own a launch with other tiles may write, at most."""
-        own = constexprs_of(self._compiled)
-        ratios = [max(value / own[name], own[name] / value) for name, value in self._tiles(change).items()]
+        own: Mapping[str, int] = constexprs_of(self._compiled)
+        ratios = (max(value / own[name], own[name] / value) for name, value in self._tiles(change).items())
         return math.ceil(math.prod(ratios))
 
     def _why_fixed(self, change: Change) -> str | None:

@@ -458,7 +458,7 @@ def test_a_script_without_kernels_is_said(trace, capsys):
 @pytest.mark.parametrize(
     ("text", "status", "why"),
     [
-        (ADD.replace("i < n)", "i < m)") + "x = torch.zeros(64)\nplus[(1,)](x, x, x, 64, BLOCK=64)", 1, "m is not defined"),
+        (ADD.replace("mask=i < n", "mask=i < m") + "x = torch.ones(9)\nplus[(1,)](x, x, x, 9, 16)", 1, "m is not"),
         ("import sys\nprint('no data', file=sys.stderr)\nsys.exit(3)", 3, "no data"),
     ],
 )
