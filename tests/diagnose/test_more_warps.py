@@ -238,3 +238,29 @@ def test_spills_are_as_bad_as_their_share_of_what_is_issued(monkeypatch, spilled
     assert finding.severity == severity
     assert f"({words})" in finding.message
     assert (finding.estimate.speedup >= 1.1) == (severity != "low")
+
+
+WIDENED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def widened(x, y, M, N, BLOCK: tl.constexpr):
+    r, c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tile = tl.load(x + r[:, None] * N + c[None, :]).to(tl.float64)
+    tl.store(y + c[:, None] * M + r[None, :], tl.trans(tile))
+
+x = torch.empty(8192, 8192, dtype=torch.int8, device="cuda")
+y = torch.empty(8192, 8192, dtype=torch.float64, device="cuda")
+widened[(64, 64)](x, y, 8192, 8192, 128, num_warps=8)
+"""
+
+
+def test_stages_are_no_cause_of_shared_memory_that_no_loop_fills(tmp_path):
+    script = tmp_path / "widened.py"
+    script.write_text(WIDENED)
+    kernel = inputs.read(str(script), (), SM_90A)[0]
+    full = replace(kernel, resources=replace(kernel.resources, shared_bytes=120 * 1024))  # one CTA on an SM
+    finding = found(full)["low-occupancy"]
+    assert "because of its shared memory" in finding.message
+    assert finding.advice == "use a smaller tile"
+    assert not any("num_stages" in candidate for candidate in finding.candidates)

@@ -93,7 +93,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int]]]:
     """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
     if resource != "registers":
-        return "use fewer stages or a smaller tile", _fewer_stages(kernel)
+        staged = any(buffers(kernel, loop) for loop in kernel.main_loops)  # else conversions of layouts fill it
+        return ("use fewer stages or a smaller tile", _fewer_stages(kernel)) if staged else ("use a smaller tile", [])
     if warps_repeat_work(kernel):
         return "halve the tile", []
     return kernel.warps_advice(), kernel.more_warps()
