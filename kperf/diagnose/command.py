@@ -221,7 +221,8 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     if not diagnosis.findings:
         console.print(Text(f"  nothing found; {diagnosis.bound.message}"))
     if diagnosis.not_tried:
-        console.print(Text(f"  nothing was tried: {diagnosis.not_tried}"))
+        what = "the rest was not" if any(one.tried or one.dropped for one in diagnosis.findings) else "nothing was"
+        console.print(Text(f"  {what} tried: {diagnosis.not_tried}"))
     for ignored in diagnosis.ignored:
         console.print(Text(f"  ignored: {ignored}"))
     if diagnosis.skipped:

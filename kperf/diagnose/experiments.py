@@ -1,8 +1,9 @@
 """Tries what findings advise: at a launch of the script, other configurations of its kernel are compiled and timed."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kperf.arch import of
 from kperf.compat.triton import CompiledKernel, JitCall, LaunchCall, current_call, own_cache
@@ -20,7 +21,7 @@ from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture import kernels as capture
 from kperf.trace.capture.capturer import why
 from kperf.trace.capture.interceptor import Interceptor
-from kperf.trace.capture.trial import LIMIT_S, Change, Measured, Tried, in_words, interval
+from kperf.trace.capture.trial import LIMIT_S, SAME_CODE, Change, Measured, Tried, in_words, interval
 
 MOST_CHANGES = 8
 """Configurations of a kernel that are tried, those of the worst findings first."""
@@ -126,12 +127,20 @@ class Experiments:
 def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
     """With what was measured of its candidates; a hint where nothing else is advised, and none is faster."""
     mine = [results[words] for change in finding.candidates if (words := in_words(change)) in results]
-    tried = [one for one in mine if isinstance(one, Trial)]
-    dropped = [one for one in mine if isinstance(one, Dropped)]
     only_options = {rule.id for rule in static_rules() if rule.only_options}
-    no_gain = bool(tried) and not dropped and max(one.speedup for one in tried) < TUNED_GAIN
-    severity = LEVELS[-1] if no_gain and finding.id in only_options else finding.severity
-    return finding.model_copy(update={"severity": severity, "tried": tried, "dropped": dropped})
+    no_gain = bool(mine) and not any(map(_may_gain, mine))
+    return finding.model_copy(
+        update={
+            "severity": LEVELS[-1] if no_gain and finding.id in only_options else finding.severity,
+            "tried": [one for one in mine if isinstance(one, Trial)],
+            "dropped": [one for one in mine if isinstance(one, Dropped)],
+        }
+    )
+
+
+def _may_gain(result: Trial | Dropped) -> bool:
+    """Whether a configuration is faster, or was not timed for a reason that does not say that it is not."""
+    return result.speedup >= TUNED_GAIN if isinstance(result, Trial) else result.why != SAME_CODE
 
 
 def _results(tried: Tried, kernel: Kernel, call: JitCall | None) -> dict[str, Trial | Dropped]:
@@ -159,10 +168,21 @@ def _trial(one: Measured, kernel: Kernel, call: JitCall | None) -> Trial:
 
 
 def _line(change: Change, kernel: Kernel, call: JitCall | None) -> str:
-    """What to write: an autotuner's configuration, or what the launch is given."""
+    """What to write: an autotuner's configuration, or what the launch is given.
+
+    Beside an autotuner a launch gives constexprs that no configuration has: Triton takes none from both.
+    """
     if call is None or call.tuning is None:
         return f"{kernel.name}[grid](..., {in_words(change)})"
-    chosen = {name: value for name, value in {**call.tuning.best, **change}.items() if value is not None}
+    of_launch = {name: value for name, value in change.items() if name not in (*call.tuning.best, *OPTIONS)}
+    tuned = {name: value for name, value in change.items() if name not in of_launch}
+    lines = [f"{kernel.name}[grid](..., {in_words(of_launch)})"] if of_launch else []
+    return " and ".join([*lines, *([_configuration(call.tuning.best | tuned)] if tuned else [])])
+
+
+def _configuration(chosen: Mapping[str, Any]) -> str:
+    """A configuration of an autotuner, as it is written."""
+    chosen = {name: value for name, value in chosen.items() if value is not None}
     options = {name: value for name, value in chosen.items() if name in OPTIONS and (name, value) != ("num_ctas", 1)}
     tiles = {name: value for name, value in chosen.items() if name not in (*OPTIONS, "ir_override")}
     return f"triton.Config({tiles!r}, {in_words(options)})"

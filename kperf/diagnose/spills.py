@@ -12,11 +12,11 @@ _LOCAL = ("STL", "LDL")
 class Spills:
     """Loads and stores of spilled registers: how many, how many of them in loops, and their share of instructions.
 
-    The share is of the instructions of loops, or of a kernel without loops.
+    in_loops: None of a kernel without loops. share: of the instructions of loops, or of a kernel without loops.
     """
 
     instructions: int
-    in_loops: int
+    in_loops: int | None
     share: float
 
     @property
@@ -37,8 +37,9 @@ def spills(kernel: Kernel) -> Spills | None:
     local = [i for i in kernel.code.instructions if i.opcode.split(".")[0] in _LOCAL]
     looping = sum(kernel.code.depth(i) > 0 for i in local)
     loops = [i for i in kernel.code.instructions if kernel.code.depth(i) > 0]
-    share = looping / len(loops) if loops else len(local) / len(kernel.code.instructions)
-    return Spills(len(local), looping, share)
+    if not loops:
+        return Spills(len(local), None, len(local) / len(kernel.code.instructions))
+    return Spills(len(local), looping, looping / len(loops))
 
 
 def gain_without_spills(kernel: Kernel) -> float:

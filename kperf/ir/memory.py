@@ -17,13 +17,15 @@ _STORE = "tt.store"
 def why_not_again(module: Module) -> str | None:
     """Why a launch of the kernel on copies of its arguments may do something else; None if it cannot.
 
-    It would reach memory that no argument names, or wait for what another CTA or another kernel writes.
+    It would reach memory that no argument names, wait for what another CTA or another kernel writes, or print again.
     """
     for op in module.root.walk():
         if op.name == "tt.int_to_ptr" or re.search(r"!tt\.ptr<!tt\.ptr", op.rest):
             return "it reads addresses from memory or from numbers, and what they point to cannot be copied"
         if op.name in ("tt.elementwise_inline_asm", "tt.extern_elementwise") and "pure = false" in op.rest:
             return "it has assembly or an external function with side effects"
+        if op.name == "tt.print":
+            return "it prints, and would print again"
         if op.name == "scf.while" and any(_listens(inner) for inner in op.walk()):
             return "it has a loop that waits for what another CTA writes"
     return None

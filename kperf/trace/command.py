@@ -80,15 +80,15 @@ def run(
                 end(0)
             raise SystemExit(0)
 
-    def report() -> int:
+    def report(status: int) -> int:
         launches.end()
         output.restore()
         error.restore()
-        return _report(console, launches, results, say, printed, page, untraced)
+        return _report(console, launches, results, say, printed, page, untraced, status)
 
     def report_and_leave() -> int:
         try:
-            return report()
+            return report(0)
         finally:
             launches.close()
 
@@ -101,7 +101,7 @@ def run(
                 status = script.run()
             if launches.is_in_a_fork:  # which ends as it would
                 return status
-            reported_status = report()
+            reported_status = report(status)
             if results.bugs:
                 raise results.bugs[0]
             return status or reported_status
@@ -143,8 +143,11 @@ def _report(
     printed: Collection[str],
     page: Page | None,
     untraced: int,
+    ended: int,
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
+
+    `ended`: with which the script ended itself.
 
     Problems that were printed while the script ran (`printed`) come again only if the exit status is not 0 for them.
 
@@ -162,7 +165,7 @@ def _report(
         results.print(console, kernel, checked=launches.options.check)
     if page is not None and kept:
         page([kernel.path.with_name(f"{kernel.path.name}.timeline.json") for kernel in kept])
-    problems = problems_of(launches, results)
+    problems = problems_of(launches, results, ended)
     wrong = results.bugs or any(isinstance(problem, MeasurementError) for problem in problems)
     status = 1 if wrong else untraced if problems and not kept else 0
     for line in dict.fromkeys(map(str, problems)):
@@ -183,9 +186,12 @@ def read_chosen(launches: Interceptor, results: Results) -> list[Kept]:
     return [results.kept[kernel.key] for kernel in chosen if kernel.key in results.kept]
 
 
-def problems_of(launches: Interceptor, results: Results) -> list[UsageError | MeasurementError]:
-    """Why some of the kernels that were asked for are not traced, or why there are none, a sentence each."""
-    return list(results.problems.values()) if launches.scheduler.chosen else [_nothing_chosen(launches)]
+def problems_of(launches: Interceptor, results: Results, ended: int = 0) -> list[UsageError | MeasurementError]:
+    """Why some of the kernels that were asked for are not traced, or why there are none, a sentence each.
+
+    `ended`: the exit status of the script.
+    """
+    return list(results.problems.values()) if launches.scheduler.chosen else [_nothing_chosen(launches, ended)]
 
 
 def _problem(kernel: Kernel, launches: Interceptor, results: Results) -> UsageError | MeasurementError | None:
@@ -225,11 +231,15 @@ def listing(launches: Interceptor) -> Table:
     return table
 
 
-def _nothing_chosen(launches: Interceptor) -> UsageError:
+def _nothing_chosen(launches: Interceptor, ended: int) -> UsageError:
     """Why there is no kernel to trace."""
     wanted = ", ".join(launches.options.patterns)
     reach = "kernels of libraries, C++ wrappers, the driver's own launches and other processes are not in reach"
     names: Sequence[str] = sorted({kernel.name for kernel in launches.scheduler.kernels.values()})
+    if not names and ended:
+        return UsageError(
+            f"the script ended with status {ended} before it launched a Triton kernel: what is printed above says why"
+        )
     if not names:
         return UsageError(f"the script launched no Triton kernel; {reach}")
     near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.3) or names[:3]

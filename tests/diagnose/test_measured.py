@@ -155,6 +155,11 @@ def test_only_what_the_last_wave_explains_is_its_fault():
         update={"grid": (slots + slots // 4, 1, 1), "sms": timeline.sms.model_copy(update={"idle": 0.2})}
     )
     finding = found(half)["tail-wave"]
+    assert finding.message.endswith("SMs are idle for 20% of the launch, mostly at its end")
+    otherwise = half.model_copy(
+        update={"grid": (4 * slots - slots // 2, 1, 1), "sms": timeline.sms.model_copy(update={"idle": 0.5})}
+    )
+    assert found(otherwise)["tail-wave"].message.endswith("idle for 50% of the launch, 12% because of the last wave")
     assert finding.severity == "medium"
     assert (finding.estimate.speedup, finding.estimate.low, finding.estimate.high) == pytest.approx(
         (1.118, 1.0, 1.6), rel=1e-3
@@ -246,16 +251,16 @@ def test_the_roof_of_one_launch_is_none_for_all_launches_in_one():
     assert findings["repeated-launch"].estimate.speedup == pytest.approx(8 * 10 / (8 * 2 + 8))
 
 
-def sampled(not_issued, *, waiting=0, share_of_copy=0.1, file="gelu_pow.py"):
-    """A launch of 1000 samples: 700 of warps that compute line 13, and 300 at line 12 that wait for memory.
+def sampled(not_issued, *, waiting=0, share_of_copy=0.1, file="gelu_pow.py", line=13):
+    """A launch of 1000 samples: 700 of warps that compute a line, and 300 at the line before that wait for memory.
 
     Of the 700 so many wait a fixed latency.
     """
     known = recorded("layer_norm")
     here = {"selected": 300, "not_selected": 400 - waiting, "wait": waiting}
     lines = [
-        {"file": file, "line": 12, "samples": 300, "not_issued": 0, "stalls": {"long_scoreboard": 300}},
-        {"file": file, "line": 13, "samples": 700, "not_issued": not_issued, "stalls": here},
+        {"file": file, "line": line - 1, "samples": 300, "not_issued": 0, "stalls": {"long_scoreboard": 300}},
+        {"file": file, "line": line, "samples": 700, "not_issued": not_issued, "stalls": here},
     ]
     samples = PcSamples.model_validate({"launches": 1, "period_cycles": 512, "dropped": 0, "lines": lines})
     memory = known.memory.model_copy(update={"unique_gb_per_s": 2000.0 * share_of_copy})
@@ -286,12 +291,14 @@ def test_schedulers_that_wait_and_memory_at_its_rate_are_not_bound_by_instructio
     assert "instruction-bound" not in found(timeline)
 
 
-def test_a_cause_that_is_known_at_the_line_has_the_samples_as_evidence():
-    path = KERNELS / "drafts/gelu_pow.py"
+@pytest.mark.parametrize(("name", "rule"), [("drafts/gelu_pow", "slow-math"), ("planted/two_warps", "wgmma-unused")])
+def test_a_cause_that_is_known_at_the_line_has_the_samples_as_evidence(name, rule):
+    path = KERNELS / f"{name}.py"
     kernel, *_ = inputs.read(str(path), (), SM_90A)
-    timeline = sampled(100, file=str(path)).model_copy(update={"kernel": kernel.name})
+    line = next(one.source.line for one in diagnose(kernel).findings if one.id == rule)
+    timeline = sampled(100, file=str(path), line=line).model_copy(update={"kernel": kernel.name})
     findings = {one.id: one for one in diagnose(kernel, [timeline]).findings}
-    assert findings["slow-math"].evidence["issuing"] == 0.9
+    assert findings[rule].evidence["issuing"] == 0.9
     assert "instruction-bound" not in findings
 
 

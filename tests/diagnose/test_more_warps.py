@@ -8,6 +8,8 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.rules import register_spills
+from kperf.diagnose.spills import Spills
 from kperf.diagnose.warps import doubled, issue_slots, warps_repeat_work
 from tests.diagnose.test_kernels import KERNELS
 from tests.diagnose.test_measured import recorded
@@ -154,3 +156,111 @@ def test_three_products_of_tf32_want_large_tiles(tmp_path, rows, slower):
     (tmp_path / "product.py").write_text(PRODUCT.replace("ROWS", str(rows)))
     (kernel,) = inputs.read(str(tmp_path / "product.py"), (), SM_90A)
     assert found(kernel)["dot-on-fma"].advice.endswith("with these it is slower") == slower
+
+
+GEMM = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+
+a, b, c = (torch.empty(4096, 4096, dtype=DTYPE, device="cuda") for _ in range(3))
+gemm[(32, 32)](a, b, c, 4096, 4096, 4096, 128, 128, DEPTH, OPTIONS)
+"""
+
+
+def gemm(folder, dtype, depth, options):
+    script = folder / "gemm.py"
+    script.write_text(GEMM.replace("DTYPE", f"torch.{dtype}").replace("DEPTH", str(depth)).replace("OPTIONS", options))
+    return inputs.read(str(script), (), SM_90A)[0]
+
+
+@pytest.mark.parametrize(("depth", "stages"), [(64, [3]), (32, [3, 4])])
+def test_no_more_stages_are_advised_than_a_cta_may_have(tmp_path, depth, stages):
+    """Of float32 four stages of 128 x 64 and 64 x 128 are 256 KB, and a CTA may have 227 KB."""
+    finding = found(gemm(tmp_path, "float32", depth, "num_warps=8, num_stages=2"))["too-few-stages"]
+    assert finding.advice.startswith(f"launch with num_stages={' or '.join(map(str, stages))}: one more stage")
+    assert finding.candidates == [{"num_stages": wanted} for wanted in stages]
+
+
+def test_a_cta_of_all_warps_is_given_no_more(tmp_path):
+    kernel = gemm(tmp_path, "bfloat16", 32, "num_warps=32")
+    near = replace(kernel, resources=replace(kernel.resources, registers=34))  # with 32 another CTA fits
+    finding = found(near)["low-occupancy"]
+    assert finding.advice == "try maxnreg=32"
+    assert finding.candidates == [{"maxnreg": 32}]
+
+
+SUMS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def weighted(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    u, v, w = tl.load(x + i), tl.load(x + n + i), tl.load(x + 2 * n + i)
+    tl.store(y + i, u * tl.sum(v, 0) + v * tl.sum(w, 0) + w * tl.sum(u, 0))
+
+x, y = torch.empty(3 << 22, device="cuda"), torch.empty(1 << 22, device="cuda")
+weighted[((1 << 22) // TILE,)](x, y, 1 << 22, TILE, num_warps=WARPS, maxnreg=64)
+"""
+
+
+@pytest.mark.parametrize(("warps", "most"), [(4, 255), (16, 128)])
+def test_spills_for_a_limit_of_the_launch_end_with_the_limit(tmp_path, warps, most):
+    script = tmp_path / "sums.py"
+    script.write_text(SUMS.replace("WARPS", str(warps)).replace("TILE", str(1024 * warps)))
+    finding = found(inputs.read(str(script), (), SM_90A)[0])["register-spills"]
+    assert finding.advice.startswith(f"launch with maxnreg={most}: maxnreg=64 leaves each thread only 64 registers; if")
+    assert finding.candidates[0] == {"maxnreg": most}
+
+
+@pytest.mark.parametrize(
+    ("spilled", "severity", "words"),
+    [
+        (Spills(3, 1, 0.001), "low", "1 instruction of a loop loads or stores them"),
+        (Spills(30, 20, 0.03), "medium", "20 instructions of loops load or store them"),
+        (Spills(30, None, 0.03), "medium", "30 instructions load or store them"),
+        (Spills(30, None, 0.05), "high", "30 instructions load or store them"),
+    ],
+)
+def test_spills_are_as_bad_as_their_share_of_what_is_issued(monkeypatch, spilled, severity, words):
+    monkeypatch.setattr(register_spills, "spills", lambda _: spilled)
+    monkeypatch.setattr(register_spills, "serialised", lambda _: None)
+    finding = found(kernel_of("planted/spills"))["register-spills"]
+    assert finding.severity == severity
+    assert f"({words})" in finding.message
+    assert (finding.estimate.speedup >= 1.1) == (severity != "low")
+
+
+WIDENED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def widened(x, y, M, N, BLOCK: tl.constexpr):
+    r, c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tile = tl.load(x + r[:, None] * N + c[None, :]).to(tl.float64)
+    tl.store(y + c[:, None] * M + r[None, :], tl.trans(tile))
+
+x = torch.empty(8192, 8192, dtype=torch.int8, device="cuda")
+y = torch.empty(8192, 8192, dtype=torch.float64, device="cuda")
+widened[(64, 64)](x, y, 8192, 8192, 128, num_warps=8)
+"""
+
+
+def test_stages_are_no_cause_of_shared_memory_that_no_loop_fills(tmp_path):
+    script = tmp_path / "widened.py"
+    script.write_text(WIDENED)
+    kernel = inputs.read(str(script), (), SM_90A)[0]
+    full = replace(kernel, resources=replace(kernel.resources, shared_bytes=120 * 1024))  # one CTA on an SM
+    finding = found(full)["low-occupancy"]
+    assert "because of its shared memory" in finding.message
+    assert finding.advice == "use a smaller tile"
+    assert not any("num_stages" in candidate for candidate in finding.candidates)

@@ -21,6 +21,7 @@ from kperf.diagnose import command, experiments
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
+from kperf.errors import UsageError
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import LoadWait
 from kperf.trace.capture import copies, trial
@@ -183,6 +184,14 @@ def test_options_that_gain_nothing_make_a_finding_a_hint(diagnose, monkeypatch):
     assert finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined").severity == "high"
 
 
+def test_options_that_change_no_code_make_a_finding_a_hint(diagnose, monkeypatch):
+    """The compiler makes of them what it made before: none of them can be faster."""
+    monkeypatch.setattr(trial, "_code", lambda kernel: "the same")
+    shown = finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined")
+    assert {one.why for one in shown.dropped} == {trial.SAME_CODE}
+    assert shown.severity == "low"
+
+
 def test_nothing_faster_is_said(diagnose, monkeypatch):
     behave(monkeypatch, milliseconds=by_stages({1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}))
     assert "none of these is faster here" in diagnose(GEMM + "run(1)")[1]
@@ -250,7 +259,7 @@ def test_a_compiler_that_hangs_costs_no_more_than_the_limit(diagnose, monkeypatc
     begin = time.monotonic()
     one = diagnose(GEMM + "run(1)")[0]
     assert time.monotonic() - begin < 140
-    assert set(dropped(one, "loads-not-pipelined").values()) == {"it took longer than 4 s to compile"}
+    assert set(dropped(one, "loads-not-pipelined").values()) == {"there was no time left to compile it (4 s a kernel)"}
 
 
 def test_a_candidate_that_needs_too_much_shared_memory_is_not_tried(diagnose):
@@ -412,6 +421,33 @@ def test_of_an_autotuned_kernel_its_configuration_is_written(diagnose):
     assert best.write == "triton.Config({'BK': 64}, num_warps=4, num_stages=4)"
 
 
+def test_beside_an_autotuner_a_launch_gives_what_no_configuration_has(diagnose, monkeypatch):
+    """Triton refuses a constexpr that both give."""
+    text = ADD.replace(
+        "@triton.heuristics", "@triton.autotune([triton.Config({}, num_warps=4)], key=['n'])\n@triton.heuristics"
+    )
+    behave(monkeypatch, computed=by_tiles([]), milliseconds=lambda launcher: 512.0 / launcher.constants["BLOCK"])
+    one = diagnose(text + "n = 128 * 6000\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128)")[0]
+    assert {trial.change: trial.write for trial in finding(one, "few-bytes-in-flight").tried} == {
+        f"BLOCK={cta}": f"plus[grid](..., BLOCK={cta})" for cta in (256, 512, 1024)
+    }
+
+
+@pytest.mark.parametrize("line", ["tl.device_assert(i >= 0)", "tl.device_print('i', i)"])
+def test_a_kernel_that_asserts_keeps_its_tiles_and_one_that_prints_is_launched_once(diagnose, monkeypatch, line):
+    """An assertion that fails with another tile would end the script."""
+    behave(monkeypatch, computed=by_tiles([]))
+    text = ADD.replace("    mask = (i", f"    {line}\n    mask = (i")
+    one = diagnose(text + "n = 128 * 6000\nplus[grid](x, y, c, n, BLOCK=128, num_warps=4, debug=True)")[0]
+    if "print" in line:
+        assert one.not_tried == "it prints, and would print again"
+        assert len(fake_gpu.LAUNCHES) == 1
+    else:
+        assert set(dropped(one, "few-bytes-in-flight").values()) == {
+            "its assertions may not hold with other tiles, and one that fails ends the script"
+        }
+
+
 ADD = """
 import torch, triton, triton.language as tl
 
@@ -465,6 +501,20 @@ def test_a_tile_that_reaches_beyond_its_tensor_is_dropped_and_the_script_s_memor
     assert set(c[128 * 6001 :].tolist()) == {7}
 
 
+def test_tiles_that_reach_further_than_there_is_memory_are_dropped_and_smaller_ones_are_tried(diagnose, monkeypatch):
+    """A tile of 8 times the length may write 8 times as far: 7 of the script's storages lie before and after ours."""
+    behave(monkeypatch, computed=by_tiles([]))
+    gpu = ClockedGpu()
+    gpu.free = (256 << 20) + 3 * (2 + 2 * 2) * (2 << 20)
+    one = diagnose(ADD + "n = 128 * 6000\nplus[grid](x, y, c, n, BLOCK=128, num_warps=4)", gpu=gpu)[0]
+    assert set(speedups(one, "few-bytes-in-flight")) == {"BLOCK=256"}
+    assert dropped(one, "few-bytes-in-flight") == {
+        "BLOCK=512": "copies of its tensors take 304 MB of GPU memory, and 292 MB are free",
+        "BLOCK=1024": "copies of its tensors take 352 MB of GPU memory, and 292 MB are free",
+    }
+    assert not one.not_tried
+
+
 def test_without_a_function_of_the_grid_tiles_are_fixed(diagnose, monkeypatch):
     behave(monkeypatch, computed=by_tiles([]))
     one = diagnose(ADD + "n = 128 * 6000\nplus[(6000,)](x, y, c, n, BLOCK=128, num_warps=4)")[0]
@@ -480,6 +530,26 @@ def test_what_a_timeline_finds_is_tried_at_a_later_launch(diagnose, monkeypatch)
     assert {change: found[0] for change, found in speedups(one, "exposed-loads").items()} == {
         "num_stages=4": 2.0, "num_stages=5": 2.0
     }  # fmt: skip
+
+
+def test_what_was_tried_before_an_error_is_not_called_nothing(diagnose, monkeypatch):
+    """A timeline names more to try, and the launch after it cannot be tried."""
+    behave(monkeypatch, milliseconds=by_stages({1: 4.0, 3: 2.0, 2: 4.0, 4: 1.0, 5: 1.0}))
+    monkeypatch.setattr(read, "timeline", lambda launch, about, made=read.timeline: with_wait(made(launch, about)))
+    attempts = []
+
+    def refused(self, *given, made=Capturer.try_changes):
+        attempts.append(given)
+        if len(attempts) > 1:
+            raise UsageError("there is no memory left")
+        return made(self, *given)
+
+    monkeypatch.setattr(Capturer, "try_changes", refused)
+    one, said, _ = diagnose(GEMM + "run(16, stages=1)")
+    assert len(attempts) == 2
+    assert finding(one, "loads-not-pipelined").tried
+    assert "the rest was not tried: there is no memory left\n" in said
+    assert "nothing was tried" not in said
 
 
 def with_wait(timeline, line=None):

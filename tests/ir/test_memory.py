@@ -55,6 +55,13 @@ def assembles(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + i, value)
 
 
+@triton.jit
+def prints(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i))
+    tl.device_print("n", n)
+
+
 def module(kernel, y="*fp32"):
     return Module(
         compile_kernel(kernel, {"x": "*fp32", "y": y, "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 128}).asm["ttgir"]
@@ -70,6 +77,7 @@ def module(kernel, y="*fp32"):
         (follows, "*i64", "addresses from memory"),
         (spins, "*i32", "waits for what another CTA writes"),
         (assembles, "*fp32", "side effects"),
+        (prints, "*fp32", "print again"),
     ],
 )
 def test_a_kernel_that_reaches_further_or_waits_is_not_launched_again(kernel, y, why):

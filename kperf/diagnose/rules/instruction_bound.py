@@ -61,5 +61,6 @@ RULE = DynamicRule(
         "scalar-loop",
         "scan-by-hand",
         "slow-math",
+        "wgmma-unused",
     ),
 )

@@ -75,24 +75,26 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     step = kernel.arch.register_unit // kernel.arch.warp_size  # registers of a thread are given out by as many
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
+        more_warps = kernel.more_warps()[:1]
         yield kernel.finding(
             RULE.id,
             where,
             "low",
             f"{registers} registers a thread leave room for {now} {agreeing(now, 'CTA', 'CTAs')} on an SM; {wanted} "
             "registers would leave room for one more CTA",
-            f"try maxnreg={wanted} or num_warps={min(kernel.num_warps * 2, 32)}",
+            f"try maxnreg={wanted}" + "".join(f" or num_warps={change['num_warps']}" for change in more_warps),
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
-            candidates=[{"maxnreg": wanted // step * step}, *kernel.more_warps()[:1]],
+            candidates=[{"maxnreg": wanted // step * step}, *more_warps],
         )
 
 
 def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int]]]:
     """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
     if resource != "registers":
-        return "use fewer stages or a smaller tile", _fewer_stages(kernel)
+        staged = any(buffers(kernel, loop) for loop in kernel.main_loops)  # else conversions of layouts fill it
+        return ("use fewer stages or a smaller tile", _fewer_stages(kernel)) if staged else ("use a smaller tile", [])
     if warps_repeat_work(kernel):
         return "halve the tile", []
     return kernel.warps_advice(), kernel.more_warps()
@@ -118,7 +120,7 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         f"launch {now} CTAs an SM, each with a smaller share of the iterations",
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
-        estimate=(1.3, 1.0, float(now)),
+        estimate=(min(1.3, now / launched), 1.0, now / launched),
     )
 
 

@@ -9,7 +9,8 @@ from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
 from kperf.diagnose.serialised import serialised
-from kperf.diagnose.spills import spills
+from kperf.diagnose.spills import Spills, spills
+from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.diagnose.vectors import hidden_in_loop
 from kperf.diagnose.warps import warps_repeat_work
 from kperf.trace.analyze.finding import Finding, Level
@@ -37,7 +38,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "spilled_bytes": spilled,
         "registers": kernel.resources.registers,
         "local_instructions": found.instructions,
-        "in_loops": found.in_loops,
+        "in_loops": found.in_loops or 0,
         "share_of_instructions": found.share,
     }
     waits, waiting = "", serialised(kernel)
@@ -48,16 +49,18 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"; because registers run out, the warps wait for {waiting.awaited} of the {waiting.issued} wgmma "
             f"instructions in loops before they issue the next one (ptxas {waiting.warning})"
         )
-    severity: Level = "high" if estimates else "medium" if found.share else "low"
+    severity: Level = "high" if estimates else "medium" if found.gain >= MEDIUM_GAIN else "low"
     first = _first(kernel)
     repeated = not first and severity != "low" and warps_repeat_work(kernel)
     most = _most_registers(kernel)
-    few = kernel.resources.registers <= most * _FEW and "maxnreg" not in kernel.configuration
+    limit = kernel.configuration.get("maxnreg", most)
+    few = limit < most or kernel.resources.registers <= most * _FEW
     advice = "halve the tile" if repeated else kernel.warps_advice()
     if few:
+        by = f"maxnreg={limit} leaves" if limit < most else "ptxas gave"
         advice = (
-            f"{kernel.with_option(f'maxnreg={most}')}: ptxas gave each thread only {kernel.resources.registers} "
-            f"registers; if values are still spilled, {advice}"
+            f"{kernel.with_option(f'maxnreg={most}')}: {by} each thread only {kernel.resources.registers} registers; "
+            f"if values are still spilled, {advice}"
         )
     if first:
         severity, estimates = "low", [_HINT]
@@ -69,18 +72,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         value.operation if value is not None else None,
         severity,
         f"{_AFTER if first else ''}{spilled} bytes of a thread's registers are spilled to memory "
-        f"({found.in_loops} "
-        f"{agreeing(found.in_loops, 'instruction of a loop loads', 'instructions of loops load')} or store "
-        f"them){each}{waits}",
+        f"({_instructions(found)} them){each}{waits}",
         advice,
         evidence,
-        estimate=max(estimates, default=(1.1, 1.0, 1.3) if found.share else _HINT),
+        estimate=max(estimates, default=_HINT if severity == "low" else (1.1, 1.0, 1.3)),
         candidates=[
-            *([{"maxnreg": most}] if few or "maxnreg" in kernel.configuration else []),
+            *([{"maxnreg": most}] if few else []),
             *([] if first or repeated else kernel.more_warps()),
             *kernel.scaled(value.tensor.shape if value is not None else (), 0.5),
         ],
     )
+
+
+def _instructions(found: Spills) -> str:
+    """Which instructions load spilled values, in words: those of loops, of a kernel that has loops."""
+    if found.in_loops is None:
+        return f"{found.instructions} instructions load or store"
+    loops = agreeing(found.in_loops, "instruction of a loop loads or stores", "instructions of loops load or store")
+    return f"{found.in_loops} {loops}"
 
 
 def _first(kernel: Kernel) -> str:

@@ -30,8 +30,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         None,
         "high" if tail >= SEVERE_SHARE else "medium",
-        f"{blocks} CTAs are {waves:.2f} waves of {slots} CTAs: SMs are idle for {sms.idle:.0%} of the launch, mostly "
-        "at its end",
+        f"{blocks} CTAs are {waves:.2f} waves of {slots} CTAs: SMs are idle for {sms.idle:.0%} of the launch, "
+        + (f"{tail:.0%} because of the last wave" if tail < sms.idle else "mostly at its end"),
         f"choose tiles that give {slots} CTAs, a multiple of {slots}, or slightly fewer; or split the tiles of the "
         "last wave (stream-K)",
         {"ctas": blocks, "waves": waves, "idle": sms.idle},

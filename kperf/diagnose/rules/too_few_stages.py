@@ -12,6 +12,8 @@ from kperf.diagnose.thresholds import MEMORY_LATENCY_CYCLES, STAGES_WANTED
 from kperf.diagnose.warps import issue_cycles
 from kperf.trace.analyze.finding import Finding
 
+_WANTED = (STAGES_WANTED, STAGES_WANTED + 1)
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of loops whose copies fill fewer buffers than `STAGES_WANTED`, if another one costs no CTA.
@@ -28,9 +30,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if depth >= STAGES_WANTED or stages >= STAGES_WANTED or kernel.resources is None:
             continue
         more = sum(size for _, _, size in copies)
-        if ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more) < max(ctas(kernel), 1):
+        fitting = [wanted for wanted in _WANTED if _ctas_with(kernel, (wanted - stages) * more)]
+        if not fitting or _ctas_with(kernel, more) < max(ctas(kernel), 1):
             continue
-        advice = with_stages(kernel, loop, f"{STAGES_WANTED} or {STAGES_WANTED + 1}")
+        advice = with_stages(kernel, loop, " or ".join(map(str, fitting)))
         if advice in advised and launch_gives_stages(kernel, loop):
             continue  # the launch gives all loops as many
         advised.add(advice)
@@ -52,10 +55,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             },
             confidence="medium",
             estimate=(1.05, 0.95, 1.3) if hidden else (1.2, 1.0, 1.6),
-            candidates=[{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)]
-            if launch_gives_stages(kernel, loop)
-            else [],
+            candidates=[{"num_stages": wanted} for wanted in fitting] if launch_gives_stages(kernel, loop) else [],
         )
+
+
+def _ctas_with(kernel: Kernel, more_bytes: int) -> int:
+    """CTAs that an SM holds if each has so many more bytes of shared memory; 0 if a CTA cannot have them."""
+    assert kernel.resources is not None
+    return ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more_bytes)
 
 
 RULE = Rule(

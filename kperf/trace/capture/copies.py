@@ -6,6 +6,7 @@ What lies before and after a tensor is ours too: a tile that reaches beyond its 
 import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -69,17 +70,23 @@ class Copies:
     """Copies of all tensors among the arguments of a launch, each storage once."""
 
     def __init__(
-        self, arguments: Sequence[Any], *, free_bytes: int, wide: bool = False, only_written: Collection[int] = ()
+        self, arguments: Sequence[Any], *, free_bytes: int, reach: int = 1, only_written: Collection[int] = ()
     ) -> None:
-        """`wide`: with margins as large as each storage. `only_written`: arguments through which nothing is read.
+        """`only_written`: arguments through which nothing is read.
 
-        Raises `UsageError` if there is no memory for them, if they lie on several devices, or if one is an address.
+        `reach`: how many times as far as the script's a launch on the copies may write. A kernel without masks writes
+        beyond a tensor with a larger tile, and one that stores a number for each CTA with a smaller one.
+
+        Raises `UsageError` if there is no memory for them, if they lie on several devices, if one is an address, or if
+        two have memory in common that torch does not know as one storage.
         """
         tensors = list(tensors_of(arguments))
         if any(hasattr(each, "data_ptr") and not list(tensors_of([each])) for each in arguments):
             raise UsageError("an argument is memory and no tensor")
         if len({tensor.device for tensor in tensors}) > 1:
             raise UsageError("its tensors lie on several devices")
+        if _overlap(tensors):
+            raise UsageError("two of its tensors have memory in common, and are no views of one tensor")
         views: dict[int, list[torch.Tensor]] = {}
         for tensor in tensors:
             views.setdefault(_begin(tensor), []).append(tensor)
@@ -90,7 +97,7 @@ class Copies:
             for tensor in tensors_of([argument])
         }
         sizes = {begin: tensors_of_it[0].untyped_storage().nbytes() for begin, tensors_of_it in views.items()}
-        margin = {begin: size if wide else _MARGIN for begin, size in sizes.items()}
+        margin = {begin: _MARGIN + (reach - 1) * size for begin, size in sizes.items()}
         needed = sum(2 * size + 2 * (margin[begin] + _ALIGNMENT) for begin, size in sizes.items()) + _WORK
         if needed > free_bytes:
             raise UsageError(
@@ -163,6 +170,12 @@ class Copies:
 
 def _begin(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether two storages have bytes in common, as where another library's memory became two tensors."""
+    storages = sorted({(_begin(each), _begin(each) + each.untyped_storage().nbytes()) for each in tensors})
+    return any(end > begin for (_, end), (begin, _) in pairwise(storages))
 
 
 def _allocated(views: Sequence[torch.Tensor], margin: int, *, poisoned: bool) -> _Storage:

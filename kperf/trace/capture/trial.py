@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ ROUNDS = 21
 LEAST_ROUNDS = 6
 """Fewer have no 95 % interval of a median."""
 _POLL_S = 0.0002
+
+SAME_CODE = "it compiles to the same machine code"
+"""Why a configuration is not timed that cannot be faster."""
 
 Change = Mapping[str, int]
 """Constexprs and compile options by name, as they are written at the launch: {"num_stages": 3}."""
@@ -135,7 +139,7 @@ class Trial:
             with own_cache(self._folder):
                 kernel = self._compile_one(change)
             if _code(kernel) == _code(self._compiled):
-                tried.drop(change, "it compiles to the same machine code")
+                tried.drop(change, SAME_CODE)
             else:
                 compiled.append((change, kernel))
         return compiled
@@ -154,16 +158,35 @@ class Trial:
         if not calls:
             return
         self._sees_end("what was launched before it")
+        with self._gpu.on(self._call.stream):
+            self._measure(*self._with_copies(calls, tried), tried)
+
+    def _with_copies(
+        self, calls: list[tuple[Change, LaunchCall]], tried: Tried
+    ) -> tuple[list[tuple[Change, LaunchCall]], Copies]:
+        """Launches, without those that may write further than there is memory for, and copies for them.
+
+        Raises `UsageError` if there is no memory for any.
+        """
         names = argument_names(self._compiled)
         stored = write_only(Module(self._compiled.asm["ttgir"]))
-        with self._gpu.on(self._call.stream):
-            copies = Copies(
-                self._call.arguments,
-                free_bytes=self._gpu.free_bytes(),
-                wide=any(self._tiles(change) for change, _ in calls),
-                only_written=[place for place, name in enumerate(names) if name in stored],
-            )
-            self._measure(calls, copies, tried)
+        copies = partial(
+            Copies,
+            self._call.arguments,
+            free_bytes=self._gpu.free_bytes(),
+            only_written=[place for place, name in enumerate(names) if name in stored],
+        )
+        reaches = sorted({self._reach(change) for change, _ in calls})
+        while True:
+            reach = reaches.pop()
+            try:
+                return [one for one in calls if self._reach(one[0]) <= reach], copies(reach=reach)
+            except UsageError as error:
+                if not reaches:
+                    raise
+                for change, _ in calls:
+                    if self._reach(change) == reach:
+                        tried.drop(change, str(error))
 
     def _measure(self, calls: list[tuple[Change, LaunchCall]], copies: Copies, tried: Tried) -> None:
         original = _on(self._call, copies)
@@ -237,7 +260,7 @@ class Trial:
 
     def _sees_end(self, awaited: str) -> None:
         if not self._is_over(self._gpu.mark(self._call.stream)):
-            raise UsageError(f"{awaited} takes longer than the {LIMIT_S:.0f} s that a kernel may be tried")
+            raise UsageError(f"there was no time left to wait for {awaited} ({LIMIT_S:.0f} s a kernel)")
 
     def _is_over(self, mark: Mark) -> bool:
         while not self._gpu.is_over(mark):
@@ -260,6 +283,12 @@ class Trial:
         constexprs = constexprs_of(self._compiled)
         return {name: value for name, value in change.items() if name in constexprs}
 
+    def _reach(self, change: Change) -> int:
+        """How many times as far as the kernel's own a launch with other tiles may write, at most."""
+        own: Mapping[str, int] = constexprs_of(self._compiled)
+        ratios = (max(value / own[name], own[name] / value) for name, value in self._tiles(change).items())
+        return math.ceil(math.prod(ratios))
+
     def _why_fixed(self, change: Change) -> str | None:
         """Why these constexprs of the kernel cannot be changed here; None if they can."""
         if not self._tiles(change):
@@ -268,6 +297,8 @@ class Trial:
             return "its grid is no function of the meta-parameters, so its tiles are fixed"
         if any(str(kind).startswith("tensordesc") for kind in self._compiled.src.signature.values()):
             return "its tensor descriptors have the boxes of its tiles"
+        if any(op.name == "tt.assert" for op in Module(self._compiled.asm["ttgir"]).walk()):
+            return "its assertions may not hold with other tiles, and one that fails ends the script"
         return None
 
     def _bound(self, change: Change) -> dict[str, Any]:
@@ -300,7 +331,7 @@ class Trial:
         """Compile each into our cache, in a process of its own; of each why that failed, or an empty string."""
         waiting = list(range(len(changes)))
         running: dict[int, int] = {}
-        why = [f"it took longer than {LIMIT_S:.0f} s to compile"] * len(changes)
+        why = [f"there was no time left to compile it ({LIMIT_S:.0f} s a kernel)"] * len(changes)
         try:
             while waiting or running:
                 if device.own_seconds() > self._deadline:

@@ -455,6 +455,23 @@ def test_a_script_without_kernels_is_said(trace, capsys):
     assert "launched no Triton kernel" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        (ADD.replace("mask=i < n", "mask=i < m") + "x = torch.ones(9)\nplus[(1,)](x, x, x, 9, 16)", 1, "m is not"),
+        ("import sys\nprint('no data', file=sys.stderr)\nsys.exit(3)", 3, "no data"),
+    ],
+)
+def test_a_script_that_ends_before_its_first_launch_is_said_to_have_ended(trace, capsys, text, status, why):
+    """As where a kernel does not compile: the error stands above the last sentence."""
+    assert trace(text)[0] == status
+    said = capsys.readouterr().err
+    last = f"kperf: the script ended with status {status} before it launched a Triton kernel: "
+    assert said.splitlines()[-1] == f"{last}what is printed above says why"
+    assert why in said
+    assert "launched no Triton kernel" not in said
+
+
 def test_a_script_that_fails_keeps_its_status_and_what_was_traced(trace, capsys):
     status, _, out = trace(GEMM + "run(3)\n1 / 0")
     assert status == 1

@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from kperf.errors import UsageError
 from kperf.trace.capture.copies import Copies, likeness
 
 
@@ -43,9 +45,9 @@ def test_tensors_are_alike_by_bits_or_within_the_tolerance_of_their_type(found, 
     assert likeness(found, expected) == alike
 
 
-def launched(x, write, *, wide=False):
+def launched(x, write, *, reach=1):
     """Whether a launch that writes so into the copy of `x` is equal to one that doubles it: in its bits, and nearly."""
-    copies = Copies([x], free_bytes=1 << 40, wide=wide)
+    copies = Copies([x], free_bytes=1 << 40, reach=reach)
     copies.begin()
     (ours,) = copies.of([x])
     ours.mul_(2)
@@ -65,9 +67,19 @@ def launched(x, write, *, wide=False):
         (lambda x: x.mul_(2).as_strided((9,), (1,), x.storage_offset() - 1).fill_(2.0), (False, False)),
     ],
 )
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_launch_is_equal_that_writes_the_same_numbers_and_nothing_else(wrong, equal, wide):
-    assert launched(torch.ones(8), wrong, wide=wide) == equal
+@pytest.mark.parametrize("reach", [1, 2])
+def test_a_launch_is_equal_that_writes_the_same_numbers_and_nothing_else(wrong, equal, reach):
+    assert launched(torch.ones(8), wrong, reach=reach) == equal
+
+
+@pytest.mark.parametrize("reach", [2, 4, 16])
+def test_as_far_as_a_launch_may_reach_memory_is_ours(reach):
+    x = torch.ones(1 << 16)
+    copies = Copies([x], free_bytes=1 << 40, reach=reach)
+    (ours,) = copies.of([x])
+    memory, begin = ours.untyped_storage(), ours.storage_offset()
+    assert memory.nbytes() // 4 - begin >= reach * x.numel()
+    assert begin >= (reach - 1) * x.numel()
 
 
 @pytest.mark.parametrize("by", [0, 1])
@@ -77,6 +89,29 @@ def test_of_integers_and_of_bytes_that_no_number_fits_the_bits_decide(by):
     floats = whole.clone()[:8].view(torch.float32)
     for x in (torch.arange(4), whole, floats):
         assert launched(x, lambda ours: ours.mul_(2).add_(by)) == (by == 0, by == 0)
+
+
+@pytest.mark.parametrize("part", [slice(4), slice(4, 8), slice(2, 6)])
+def test_memory_that_became_two_storages_is_not_copied(part):
+    """The copies would lie apart, and a launch on them would read what it did not write."""
+    numbers = np.arange(8.0)
+    tensors = [torch.from_numpy(numbers), torch.from_numpy(numbers[part])]
+    with pytest.raises(UsageError, match="have memory in common, and are no views of one tensor"):
+        Copies(tensors, free_bytes=1 << 40)
+    Copies([tensors[0], tensors[0][part], torch.empty(0), torch.empty(0)], free_bytes=1 << 40)
+
+
+def test_an_expanded_and_a_transposed_view_lie_in_one_copy():
+    x = torch.arange(6.0).view(2, 3)
+    views = [x.T, x[1:, ::2], x[:1].expand(4, 3)]
+    copies = Copies(views, free_bytes=1 << 40, reach=2)
+    copies.begin()
+    for view, ours in zip(views, copies.of(views), strict=True):
+        assert torch.equal(view, ours)
+        assert (view.stride(), view.data_ptr() % 512) == (ours.stride(), ours.data_ptr() % 512)
+    copies.of(views)[0][0, 0] = 7
+    assert [int(ours.flatten()[0]) for ours in copies.of(views)] == [7, 3, 7]
+    assert x[0, 0] == 0
 
 
 def test_the_scripts_tensors_stay_as_they_are_and_the_copies_begin_anew():
