@@ -239,7 +239,7 @@ def test_atomics_of_which_each_has_an_address_of_its_own_need_be_none(tmp_path, 
     if one is not None:
         assert (one.source.line, one.evidence["ctas"]) == (8, 1024)
         assert one.estimate.low == 1
-        assert "another kernel that runs at the same time updates" in one.advice
+        assert "no other kernel that runs at the same time updates" in one.advice
 
 
 @pytest.mark.parametrize(
