@@ -321,6 +321,7 @@ def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named
             numbers=launches.histories.numbers(launch.kernel),
             lengths=launches.histories.lengths(launch.kernel),
             multiples=launches.histories.multiples(launch.kernel),
+            aliases=launches.histories.aliases(launch.kernel),
             tuned=launch.kernel.hash in launches.tuned,
         )
         for launch in launches.kernels

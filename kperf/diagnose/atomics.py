@@ -24,7 +24,7 @@ def hands_over(kernel: Kernel) -> bool:
     if any(op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in atomics):
         return True
     if any(
-        "isVolatile = true" in op.rest or kernel.tensors_of(op) & frozenset().union(*updated)
+        "isVolatile = true" in op.rest or kernel.memory_of(op) & frozenset().union(*updated)
         for op in (*kernel.named(*LOADS, *TMA_LOADS), *stores)
     ):
         return True

@@ -109,6 +109,7 @@ class Experiments:
             numbers=self._histories.numbers(compiled),
             lengths=self._histories.lengths(compiled),
             multiples=self._histories.multiples(compiled),
+            aliases=self._histories.aliases(compiled),
             history=self._histories.of(compiled),
         )
 

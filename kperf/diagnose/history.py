@@ -148,6 +148,7 @@ class Histories:
         self._numbers: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, dict[str, int]] = {}
         self._multiples: dict[str, frozenset[str]] = {}
+        self._aliases: dict[str, frozenset[frozenset[str]]] = {}
 
     def note(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """A launch, inside of `noted_calls`."""
@@ -195,6 +196,7 @@ class Histories:
         """Those of a kernel's first launch, also where a tuner tries it, and which are multiples of 16 in each."""
         multiples = multiples_of(kernel, call)
         self._multiples[kernel.hash] = self._multiples.get(kernel.hash, multiples) & multiples
+        self._aliases[kernel.hash] = self._aliases.get(kernel.hash, frozenset()) | aliases_of(kernel, call)
         if kernel.hash not in self._numbers:
             self._numbers[kernel.hash] = numbers_of(kernel, call)
             self._lengths[kernel.hash] = lengths_of(kernel, call)
@@ -210,6 +212,10 @@ class Histories:
     def multiples(self, kernel: CompiledKernel) -> frozenset[str]:
         """Arguments that are multiples of 16, or tensors that begin at multiples of 16 bytes, in all launches."""
         return self._multiples.get(kernel.hash, frozenset())
+
+    def aliases(self, kernel: CompiledKernel) -> frozenset[frozenset[str]]:
+        """Pairs of arguments that are tensors with bytes in common in one of a kernel's launches."""
+        return self._aliases.get(kernel.hash, frozenset())
 
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""
@@ -261,6 +267,23 @@ def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
 def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
     """Elements of the tensors that a launch gives a kernel's function, by name; none where it leaves arguments out."""
     return {name: value.numel() for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+
+
+def aliases_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[frozenset[str]]:
+    """Pairs of a launch's arguments that are tensors of the same memory, of which one begins before the other ends."""
+    tensors = [(name, value) for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)]
+    return frozenset(
+        frozenset((name, other))
+        for (name, one), (other, two) in combinations(tensors, 2)
+        if _place_of(one).is_near(_place_of(two))
+        and max(_place_of(one).first, _place_of(two).first) < min(_end_of(one), _end_of(two))
+    )
+
+
+def _end_of(tensor: torch.Tensor) -> int:
+    """The byte of its memory behind a tensor's last element; where it begins if it has none."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return _place_of(tensor).first + ((last + 1) * tensor.element_size() if tensor.numel() else 0)
 
 
 def multiples_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[str]:

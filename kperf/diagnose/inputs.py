@@ -102,6 +102,7 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
             numbers=found.histories.numbers(launch.kernel),
             lengths=found.histories.lengths(launch.kernel),
             multiples=found.histories.multiples(launch.kernel),
+            aliases=found.histories.aliases(launch.kernel),
             tuned=(tuned := launch.kernel.hash in found.tuned),
             history=found.histories.of(launch.kernel, tuned=tuned),
         )

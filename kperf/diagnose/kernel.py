@@ -118,14 +118,14 @@ class Kernel:
     ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
     known. grid: of a launch, None without one.
     numbers: the integers of the launch, by name. lengths: elements of its tensors, by name. multiples: arguments that
-    are multiples of 16, or begin at one, in each launch. unspecialised: what keeps the JIT from telling the compiler of
-    an argument's value, by name. assumed: of these arguments, those whose value the compiler is assumed to know.
-    tuned: whether it is one of an autotuner's configurations, of which a GPU
-    would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
-    known. history: of its function's launches in a script; None without one, and empty where another
-    compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and waits are its writer's
-    and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the axis of the
-    grid along which the CTA whose addresses are computed is the next one.
+    are multiples of 16, or begin at one, in each launch. aliases: pairs of arguments that are tensors with bytes in
+    common in a launch. unspecialised: what keeps the JIT from telling the compiler of an argument's value, by name.
+    assumed: of these arguments, those whose value the compiler is assumed to know. tuned: whether it is one of an
+    autotuner's configurations, of which a GPU would choose. constants: constexprs and compile options that it was
+    compiled with, by name, as far as they are known. history: of its function's launches in a script; None without one,
+    and empty where another compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and
+    waits are its writer's and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the
+    axis of the grid along which the CTA whose addresses are computed is the next one.
     """
 
     name: str
@@ -140,6 +140,7 @@ class Kernel:
     numbers: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     multiples: frozenset[str] = frozenset()
+    aliases: frozenset[frozenset[str]] = frozenset()
     unspecialised: Mapping[str, Unspecialised] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     tuned: bool = False
@@ -241,6 +242,11 @@ class Kernel:
         made = [one for one in self.values.sources(op, 0, until=READS) if one.name not in READS]
         names = {name.removeprefix("%") for one in made for name in one.operands} | {op.operands[0].removeprefix("%")}
         return frozenset(name for name in names if name in self.parameters and self.parameters[name].is_pointer)
+
+    def memory_of(self, op: Operation) -> frozenset[str]:
+        """As `tensors_of`, with the arguments that have bytes in common with those in a launch."""
+        names = self.tensors_of(op)
+        return names.union(*(pair for pair in self.aliases if pair & names))
 
     def is_used(self, op: Operation) -> bool:
         """Whether anything is computed of what an operation gives."""

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.diagnose.cta_values import Cta, CtaValues, some_ctas
 from kperf.diagnose.fillings import Filling, fillings
 from kperf.diagnose.kernel import MMAS, Kernel, conditions_of, loops_around
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import Value, Values, joined
+from kperf.ir.values import Value, joined
 
 _BEGIN, _STEP = 1, 3
 """Places of a loop's beginning and step among the operands of `scf.for`."""
 _MOST_ITERATIONS = 256
-"""In which masks are computed: a few milliseconds each."""
+"""In which masks are computed, of a CTA: a few milliseconds each."""
+_CTAS = 8
+"""In which masks are computed."""
 _SHARE = 0.5
 """Of the rows of a tile that take part in an iteration: half as many iterations do the same work."""
 _EVEN = 2
@@ -30,7 +33,7 @@ _ALIKE = 2
 class MaskedRows:
     """Of an MMA in a loop: the loop's iterations, and in how many of them a row (or column) takes part in the mean.
 
-    share: of the rows, those that take part in an iteration that has any.
+    share: of the rows, those that take part in an iteration that has any. Both are of some CTAs together.
     """
 
     mma: Operation
@@ -58,16 +61,24 @@ def _of_side(kernel: Kernel, mma: Operation, filling: Filling, place: int, side:
     counts = [kernel.iterations(loop) or 0 for loop in loops]
     if not loops or not 1 < math.prod(counts) <= _MOST_ITERATIONS:
         return None
-    takes_part = _rows(kernel, filling, place, dict(zip((loop.line for loop in loops), counts, strict=True)))
-    if takes_part is None or not takes_part.any():
+    along = dict(zip((loop.line for loop in loops), counts, strict=True))
+    of_ctas = [_rows(kernel, filling, place, along, cta) for cta in some_ctas(kernel, _CTAS)]
+    known = [one for one in of_ctas if one is not None]
+    working = [one[:, one.any(axis=0)] for one in known if one.any()]
+    if len(known) < len(of_ctas) or 2 * sum(map(_is_in_groups, working)) <= len(working):
         return None
-    takes_part = takes_part[:, takes_part.any(axis=0)]
-    of_row = takes_part.sum(axis=0)
-    share = float(takes_part[takes_part.any(axis=1)].mean())
-    kinds = np.unique(takes_part, axis=1).shape[1]
-    if share > _SHARE or of_row.max() > _EVEN * of_row.min() or kinds * _ALIKE > takes_part.shape[1]:
+    rows = sum(np.count_nonzero(one.any(axis=1)) * one.shape[1] for one in working)
+    share = sum(np.count_nonzero(one) for one in working) / rows
+    if share > _SHARE:
         return None
-    return MaskedRows(mma, loops[-1], filling.load, side, len(takes_part), float(of_row.mean()), share)
+    taking_part = float(np.mean(np.concatenate([one.sum(axis=0) for one in working])))
+    return MaskedRows(mma, loops[-1], filling.load, side, math.prod(counts), taking_part, share)
+
+
+def _is_in_groups(takes_part: NDArray[np.bool_]) -> bool:
+    """Whether the rows of a CTA take part in about as many iterations each, and several of them in the same ones."""
+    of_row, kinds = takes_part.sum(axis=0), np.unique(takes_part, axis=1).shape[1]
+    return bool(of_row.max() <= _EVEN * of_row.min() and kinds * _ALIKE <= takes_part.shape[1])
 
 
 def _moving(kernel: Kernel, mma: Operation, filling: Filling) -> list[Operation]:
@@ -83,11 +94,13 @@ def _moving(kernel: Kernel, mma: Operation, filling: Filling) -> list[Operation]
     return [loop for loop in loops_around(mma) if loop.line in lines and loop.name == "scf.for"]
 
 
-def _rows(kernel: Kernel, filling: Filling, place: int, counts: Mapping[int, int]) -> NDArray[np.bool_] | None:
+def _rows(
+    kernel: Kernel, filling: Filling, place: int, counts: Mapping[int, int], cta: Cta
+) -> NDArray[np.bool_] | None:
     """Of each iteration, which rows of the first operand or columns of the second one take part: (iteration, row)."""
     found = []
     for numbers in itertools.product(*map(range, counts.values())):
-        values = _Iteration(kernel, dict(zip(counts, numbers, strict=True)))
+        values = _Iteration(kernel, cta, dict(zip(counts, numbers, strict=True)))
         kept = filling.elements(values, lambda value: value.numbers.size > 1)
         if kept is None or kept.ndim != 2:
             return None
@@ -95,18 +108,16 @@ def _rows(kernel: Kernel, filling: Filling, place: int, counts: Mapping[int, int
     return np.array(found)
 
 
-class _Iteration(Values):
-    """The numbers of a launch in an iteration of each of some loops, in the CTA in the middle of the grid.
+class _Iteration(CtaValues):
+    """The numbers of a launch in an iteration of each of some loops, in one of its CTAs.
 
     What a loop carries beside its induction variable is not known.
     """
 
-    def __init__(self, kernel: Kernel, iteration: Mapping[int, int]) -> None:
+    def __init__(self, kernel: Kernel, cta: Cta, iteration: Mapping[int, int]) -> None:
         """iteration: by the lines of loops, from 0."""
-        self.__dict__ |= vars(kernel.launched_values)
-        self._found = {}
+        super().__init__(kernel, cta)
         self._iteration = iteration
-        self._programs = dict(zip("xyz", (count // 2 for count in kernel.grid or ()), strict=True))
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         carried = self._carried.get(key)

@@ -1,11 +1,12 @@
 """How many CTAs of a kernel fit on an SM, how many would with other registers, and what more bytes in flight give."""
 
 import math
+import re
 from collections.abc import Iterable
 
 from kperf.arch import H200
+from kperf.arch.instructions import DIVISION, DIVISION_OF_ROW, MATH, ONE, Price, of_function
 from kperf.diagnose.kernel import (
-    LIBRARY_MATH,
     LOADS,
     LOOPS,
     MMAS,
@@ -21,11 +22,11 @@ from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
-_LIBRARY = 20
-"""Instructions of a library function, an order of magnitude."""
 _INTEGERS = 2
 """A multiplication of 32-bit integers runs at half the rate of float32, and one of 64 bits is four of them."""
 _MULTIPLIED = ("arith.muli", "tt.mulhiui", "arith.mulsi_extended", "arith.mului_extended")
+_REPEATED = ("tt.broadcast", "tt.splat")
+"""What gives many elements the same number."""
 _FREE = ("arith.constant", "arith.bitcast", "arith.extui", "arith.extsi", "arith.trunci")
 
 
@@ -112,20 +113,36 @@ def mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
 
 def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     """Cycles of an SM for what a CTA computes of its data, and not of indices, in these operations."""
-    cycles, indices = 0.0, kernel.index_lines
+    arch, cycles, indices = kernel.arch, 0.0, kernel.index_lines
     for op in operations:
         types = tensor_types(op.rest)
         if not types or op.line in indices:
             continue
-        if op.name in ("tt.extern_elementwise", *LIBRARY_MATH):
-            cycles += _LIBRARY * types[0].size / kernel.arch.fp32_per_cycle
-        elif op.name.startswith("math.") and op.name != "math.fma":
-            cycles += types[0].size / kernel.arch.exponentials_per_cycle
-        elif op.name in _MULTIPLIED or (op.name.startswith("arith.") and types[0].element == "i64"):
-            cycles += _INTEGERS * (types[0].bytes // 4 or 1) ** 2 * types[0].size / kernel.arch.fp32_per_cycle
-        elif (op.name.startswith("arith.") and op.name not in _FREE) or op.name in ("tt.reduce", "math.fma"):
-            cycles += types[0].size / kernel.arch.fp32_per_cycle
+        if op.name in _MULTIPLIED or (op.name.startswith("arith.") and types[0].element == "i64"):
+            cycles += _INTEGERS * (types[0].bytes // 4 or 1) ** 2 * types[0].size / arch.fp32_per_cycle
+        elif (price := _price(kernel, op)) is not None:
+            each = max(price.instructions / arch.fp32_per_cycle, price.special / arch.exponentials_per_cycle)
+            cycles += each * types[0].size
     return cycles
+
+
+def _price(kernel: Kernel, op: Operation) -> Price | None:
+    """Of an operation, for each element; None of what is no instruction, or none that computes."""
+    if op.name == "arith.divf":
+        return _division(kernel.values.maker(op, 1))
+    if op.name == "tt.extern_elementwise":
+        symbol = re.search(r'symbol = "(\w+)"', op.rest)
+        return of_function(symbol[1] if symbol is not None else "")
+    if op.name == "tt.reduce" or (op.name.startswith("arith.") and op.name not in _FREE):
+        return ONE
+    return MATH.get(op.name)
+
+
+def _division(divisor: Operation | None) -> Price:
+    """By what makes the divisor: a constant, a number for each row, or one for each element."""
+    if divisor is not None and divisor.name == "arith.constant":
+        return ONE
+    return DIVISION_OF_ROW if divisor is not None and divisor.name in _REPEATED else DIVISION
 
 
 def arithmetic_of_cta(kernel: Kernel, operations: Iterable[Operation]) -> float:

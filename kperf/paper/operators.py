@@ -157,14 +157,13 @@ HEAD = ("kernel", "finding", "line", "severity", "estimated gain", "measured gai
 
 def _cells(one: Tried) -> tuple[str, ...]:
     """The row of a kernel."""
-    estimate = one.finding.estimate
     return (
         one.kernel,
         one.finding.id,
         f"{Path(one.finding.source.file).name}:{one.finding.source.line}",
         one.finding.severity,
-        f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
-        f"{one.gain.speedup:.2f} x, {one.gain.low:.2f} to {one.gain.high:.2f}",
+        proof.estimated(one.finding),
+        one.gain.in_words,
         one.gain.by,
     )
 

@@ -63,6 +63,11 @@ class Gain(Frozen):
     high: float
 
     @property
+    def in_words(self) -> str:
+        """The median and the interval."""
+        return f"{self.speedup:.2f} x, {self.low:.2f} to {self.high:.2f}"
+
+    @property
     def is_slower(self) -> bool:
         """Whether the kernel takes longer for sure, and by more than is lost in the rounding to two digits."""
         return self.high < 1 and self.speedup < SLOWER_BY
@@ -331,15 +336,20 @@ def slower(rows: Sequence[ProofRow]) -> list[tuple[str, ...]]:
     return [_of_finding(*one) for one in found if one[-1] is not None and one[-1].is_slower]
 
 
-def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain | None) -> tuple[str, ...]:
+def estimated(finding: Finding) -> str:
+    """The gain that a finding estimates, with its interval; empty without one."""
     estimate = finding.estimate
+    return f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else ""
+
+
+def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain | None) -> tuple[str, ...]:
     return (
         row.name,
         finding.id,
         str(finding.source.line),
         str(place),
         finding.severity,
-        f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
+        estimated(finding),
         *_in_words(gain, row),
     )
 
@@ -348,7 +358,7 @@ def _in_words(gain: Gain | None, row: ProofRow) -> tuple[str, str]:
     """A measured gain, and the change that was timed; else why there is none."""
     if gain is None:
         return "", row.why.partition(":")[0] or "no change was timed"
-    return f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}", gain.by
+    return gain.in_words, gain.by
 
 
 def markdown(folder: Path, *, held_out: bool) -> str:

@@ -23,7 +23,7 @@ from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.history import lengths_of, numbers_of
+from kperf.diagnose.history import aliases_of, lengths_of, numbers_of
 from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
 from kperf.record import markdown as md
@@ -178,6 +178,7 @@ def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
             of_compiled(one, of(one.metadata.target), launch.grid),
             numbers=numbers_of(one, launch),
             lengths=lengths_of(one, launch),
+            aliases=aliases_of(one, launch),
         )
         for one, launch in launched.values()
         if one.name == name

@@ -457,6 +457,42 @@ def test_a_function_of_the_library_takes_as_long_whoever_calls_it(tmp_path):
     assert cycles == [160.0, 160.0, 64.0]  # 20 instructions of 1024 elements, 128 a cycle; 16 exponentials a cycle
 
 
+PRICED = """
+@triton.jit
+def kernel(x, y, o):
+    i = tl.arange(0, 1024)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(o + i, (CALL) + b)
+"""
+SPECIAL = ("MUFU", "FRND", "POPC", "FLO", "BREV")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        *((f"tl.{name}(a)", "fp32") for name in ("abs", "floor", "ceil", "exp", "exp2", "log", "log2", "sqrt")),
+        *((f"libdevice.{name}(a)", "fp32") for name in ("abs", "rint", "trunc", "rsqrt", "exp")),
+        *((f"libdevice.{name}(a)", "i32") for name in ("popc", "clz", "brev")),
+        ("tl.abs(a)", "i32"), ("tl.fma(a, b, 3.0)", "fp32"), ("tl.clamp(a, -1.0, 1.0)", "fp32"), ("a * b", "fp32"),
+        ("libdevice.copysign(a, b)", "fp32"), ("tl.minimum(a, b)", "fp32"), ("a / b", "fp32"), ("a / 3.0", "fp32"),
+        ("a / tl.load(y)", "fp32"),
+    ],
+)  # fmt: skip
+def test_an_operation_takes_the_cycles_of_its_machine_code(tmp_path, call, kind):
+    """Within two instructions an element: 128 a cycle, and 16 of the special function unit."""
+    path = tmp_path / "priced.py"
+    cycles, counts = [], []
+    for written in (call, "a"):
+        path.write_text(HEAD + PRICED.replace("CALL", written))
+        (kernel,) = inputs.read(f"{path}:kernel", (), SM_90A, signature=f"*{kind},*{kind},*{kind}")
+        cycles.append(arithmetic_cycles(kernel, kernel.operations))
+        opcodes = [one.opcode for one in kernel.code.instructions if not one.opcode.startswith(("NOP", "BRA"))]
+        counts.append((len(opcodes), sum(opcode.startswith(SPECIAL) for opcode in opcodes)))
+    (all_of, special), (other, none) = counts
+    in_code = kernel.threads * max((all_of - other) / 128, (special - none) / 16)
+    assert cycles[0] - cycles[1] == pytest.approx(in_code, abs=2 * 1024 / 128)
+
+
 def test_amds_library_has_no_short_sine(tmp_path):
     path = tmp_path / "turned.py"
     path.write_text(HEAD + FUNCTIONS.replace("libdevice.CALL", "tl.sin(a)"))

@@ -239,7 +239,20 @@ def test_atomics_of_which_each_has_an_address_of_its_own_need_be_none(tmp_path, 
     if one is not None:
         assert (one.source.line, one.evidence["ctas"]) == (8, 1024)
         assert one.estimate.low == 1
-        assert "another kernel that runs at the same time updates" in one.advice
+        assert "no other kernel that runs at the same time updates" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("x", "is_needless"), [("memory[:1 << 21]", False), ("memory[1 << 20:]", False), ("memory[1 << 21:]", True)]
+)
+def test_a_tensor_that_two_arguments_share_may_hand_numbers_over(tmp_path, x, is_needless):
+    launch = ONCE_LAUNCHED.replace("x, out =", "memory = torch.zeros(1 << 22, device='cuda')\nx, out =")
+    launch = launch.replace(
+        'torch.zeros(1 << 20, device="cuda"), torch.zeros(1 << 21, device="cuda")', f"{x}, memory[:1 << 21]"
+    )
+    assert (
+        "needless-atomics" in found(tmp_path, ONCE.replace("ATOMIC", "tl.atomic_add(out + i, v)"), launch)
+    ) is is_needless
 
 
 def test_a_small_vector_of_each_cta_costs_nothing(tmp_path):
@@ -299,3 +312,14 @@ def test_rows_in_groups_of_one_size_could_be_loaded_by_one_cta(tmp_path, row, ro
         assert one.severity == "medium"
         assert "each element of out 4 times" in one.message
         assert one.advice.startswith("if index holds each number once")
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_found"),
+    [("p < tl.num_programs(0)", True), ("p * D + c < (1 << 25)", True), ("p % 2 == 0", False), ("c < 500", False),
+     ("slot > 7", False)],
+)  # fmt: skip
+def test_groups_are_of_what_a_mask_lets_through(tmp_path, mask, is_found):
+    source = GROUPS.replace("ROW", "(slot // 4)").replace(', sem="relaxed"', f', sem="relaxed", mask={mask}')
+    launch = GROUPS_LAUNCHED.replace("ROWS", str(1 << 14))
+    assert ("needless-atomics" in found(tmp_path, source, launch)) is is_found

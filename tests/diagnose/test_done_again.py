@@ -173,6 +173,11 @@ s = torch.randint(0, 20000, (1 << 20,), device="cuda")
 d = torch.randint(0, 20000, (1 << 20,), device="cuda")
 edge_scores[((1 << 20) // 64,)](x, w, s, d, torch.empty(1 << 20, device="cuda"), C=256, OUT=128, BLOCK=64)
 """
+EDGES_WITH_ROWS = (
+    EDGES.replace("src, dst = tl.load(src_ptr + edge), tl.load(dst_ptr + edge)", "src = tl.load(src_ptr + edge)")
+    .replace("x_ptr + dst[", "dst_ptr + edge[")
+    .replace('d = torch.randint(0, 20000, (1 << 20,), device="cuda")', "d = torch.randn(1 << 20, 256).to(x)")
+)
 MOE = """
 @triton.jit
 def moe(x_ptr, w_ptr, token_ptr, expert_ptr, out_ptr,
@@ -232,6 +237,7 @@ def test_reductions_that_many_ctas_repeat(tmp_path, source, times, severity, whe
         SOFTMAX.replace("x_ptr + row * n + k + at", "x_ptr + (tl.program_id(1) * 2048 + row) * n + k + at"),
         GLOBAL.replace("x_ptr + k + at", "x_ptr + k + at, mask=k + at > tl.program_id(0), other=0.0"),
         GLOBAL.replace("N=1 << 20", "N=2048"),  # a few partial results
+        QUANTISED.replace("](x, w, y,", "](x, w, x,"),  # another CTA may store the numbers first
         PARTIALS,
         PREFIX,
         PERSISTENT,
@@ -261,6 +267,7 @@ def test_rows_that_are_gathered_and_multiplied_again(tmp_path, source, ratio):
     [
         EDGES.replace("tl.trans(both)", "tl.trans(tl.maximum(both, 0.0).to(tl.float16))"),  # not linear
         EDGES.replace("1 << 20", "1 << 14"),  # fewer edges than nodes
+        EDGES_WITH_ROWS,
         EDGES.replace("tl.load(src_ptr + edge), tl.load(dst_ptr + edge)", "edge, edge + 1"),  # no gather
         MOE,
     ],

@@ -134,6 +134,8 @@ UPSAMPLED = "at = (t - tap) // S; hit = ((t - tap) % S == 0) & (t >= tap) & (at 
         ("at = t; hit = tl.load(w + t) == tap", ROWS, None),
         ("at = t; hit = t < 4", ROWS, None),
         ("at = t; hit = t % 2 == 0", ROWS, None),
+        ("at = t - tap; hit = (tl.program_id(0) != 32) | ((t - tap) % S == 0)", ROWS, None),  # few in one CTA alone
+        ("at = t - tap; hit = (tl.program_id(0) == 32) | ((t - tap) % S == 0)", ROWS, 2),
     ],
 )
 def test_rows_that_take_part_in_few_iterations_are_found_by_their_masks(tmp_path, hit, written, taking_part):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found
 
 pytestmark = pytest.mark.kernels
@@ -88,3 +89,38 @@ def test_a_short_table_is_searched_as_fast_entry_by_entry(tmp_path):
 def test_a_tile_of_all_comparisons_is_a_search(tmp_path, table, compared, is_found):
     source = TILE.replace("TABLE", table).replace("COMPARED", compared)
     assert ("linear-search" in rules_of(tmp_path, source)) == is_found
+
+
+CHUNKS = """
+def search(x_ptr, table, y_ptr, N, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    n = tl.zeros((BLOCK,), tl.int32)
+    seen = tl.zeros((BLOCK,), tl.float32)
+    for c in range(0, N, CHUNK):
+        t = tl.load(table + c + tl.arange(0, CHUNK))
+        n GROWN
+    tl.store(y_ptr + at, n + seen)
+"""
+SEARCHED = """
+x, table = torch.empty(1 << 20, device="cuda"), torch.empty(2048, device="cuda")
+search[(1 << 12,)](x, table, torch.empty_like(x), 2048, 32, 256)
+"""
+
+
+@pytest.mark.parametrize(
+    ("grown", "is_found"),
+    [
+        ("+= tl.sum((x[:, None] > t[None, :]).to(tl.int32), axis=1)", True),
+        ("= tl.sum((t[None, :] <= x[:, None]).to(tl.int32), axis=1) + n", True),
+        ("+= tl.sum((x[:, None] > t[None, :]).to(tl.int32), axis=1) * c", False),
+        ("= tl.maximum(n, tl.sum((x[:, None] > t[None, :]).to(tl.int32), axis=1))", False),
+        ("+= tl.sum((x[:, None] > t[None, :]).to(tl.int32), axis=1)\n        seen += tl.sum(t, 0)", False),
+    ],
+)
+def test_a_search_of_a_table_in_chunks_replaces_the_loop_over_them(tmp_path, grown, is_found):
+    one = found_in_script(tmp_path, CHUNKS.replace("GROWN", grown), SEARCHED).get("linear-search")
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.evidence["entries"], one.evidence["elements"]) == (2048, 256)
+        assert "in 12 steps in place of the loop" in one.advice

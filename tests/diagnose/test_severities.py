@@ -150,6 +150,38 @@ def test_a_while_loop_that_loads_tiles_is_no_search(tmp_path, condition, added, 
     assert ("scalar-loop" in found(tmp_path, kernel, launch)) is named
 
 
+PER_THREAD = """
+def weighted(x, w, at, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * B + i)
+    acc = tl.zeros((B,), tl.float32)
+    total = 0.0
+    for k in range(n):
+        BODY
+    tl.store(out + tl.program_id(0) * B + i, acc + total)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "length", "words"),
+    [
+        ("acc += v * tl.load(w + k)", 256, None),
+        ("acc += v * tl.load(w + tl.load(at + k))", 256, None),
+        ("acc += v * tl.load(w + k)", 32, "computes with it for 32 elements, fewer than the 128 threads of the CTA"),
+        ("total += tl.load(w + k)", 256, "all threads of the CTA do the same work"),
+        ("total += tl.load(w + k)\n        acc = acc * 0.5 + v", 256, "all threads of the CTA do the same work"),
+    ],
+)
+def test_a_loaded_number_is_the_same_work_unless_each_thread_has_its_elements(tmp_path, body, length, words):
+    launch = (
+        "x, w, at = torch.empty(1 << 20, device='cuda'), torch.empty(1 << 12, device='cuda'), torch.empty(1 << 12, "
+        f"device='cuda', dtype=torch.int32)\nweighted[(1024,)](x, w, at, torch.empty_like(x), 4096, {length})"
+    )
+    one = found(tmp_path, PER_THREAD.replace("BODY", body), launch).get("scalar-loop")
+    assert (one is None) is (words is None)
+    assert words is None or one.message.endswith(words)
+
+
 COUNT = """
 def count(x, out, B: tl.constexpr):
     lane = tl.arange(0, B)

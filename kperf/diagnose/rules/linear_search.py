@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kperf.diagnose.comparisons import (
     GATHER_CYCLES,
@@ -15,8 +15,9 @@ from kperf.diagnose.comparisons import (
     is_entry,
     is_given,
     loaded,
+    unshaped,
 )
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside
+from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside, loops_around
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
@@ -36,7 +37,7 @@ _STEP = 5
 class _Search:
     """load: of the table. operations: what compares and counts. elements: that are searched for. entries: of the table.
 
-    around: the loop over the entries; None where they are an axis of a tile.
+    around: the loop over the entries, or over tiles of them; None where all are an axis of one tile.
     """
 
     load: Operation
@@ -65,8 +66,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"the entries below or above it: this takes some {linear:.0f} cycles of an SM, and all other work takes "
             f"{max(others, least):.0f} cycles",
             "if the entries are in order, or can be sorted once before the launch (a count does not depend on their "
-            f"order), search by halving, in {steps} steps, for the place at which the kernel's comparison changes. "
-            "Where it counts entries below x, for half in the powers of two from the largest down: count += tl.where("
+            f"order), search by halving, in {steps} steps{' in place of the loop' * (search.around is not None)}, for "
+            "the place at which the kernel's comparison changes. Where it counts entries below x, for half in the "
+            "powers of two from the largest down: count += tl.where("
             "(count + half <= n) & (x > tl.load(table + count + half - 1, mask=count + half <= n)), half, 0)",
             {
                 "entries": search.entries,
@@ -145,10 +147,44 @@ def _by_tiles(kernel: Kernel) -> Iterator[_Search]:
             load, others = loaded(kernel, compared, place), kernel.values.sources(compared, 1 - place)
             if load is None or not _is_table(kernel, load) or not is_along(kernel, compared, place, axis):
                 continue
-            same = any(kernel.tensors_of(one) & kernel.tensors_of(load) for one in others if one.name in LOADS)
-            if not same and is_broadcast(kernel, compared, 1 - place, axis):
-                made = (op, compared)
-                yield _Search(load, made, tile.size // tile.shape[axis], tile.shape[axis])
+            same = any(kernel.memory_of(one) & kernel.tensors_of(load) for one in others if one.name in LOADS)
+            if same or not is_broadcast(kernel, compared, 1 - place, axis):
+                continue
+            search = _Search(load, (op, compared), tile.size // tile.shape[axis], tile.shape[axis])
+            loops = _over_table(kernel, load)
+            if not loops:
+                yield search
+            elif len(loops) == 1 and is_given(kernel, compared, 1 - place, loops[0]):
+                yield from _of_chunks(kernel, search, loops[0])
+
+
+def _over_table(kernel: Kernel, load: Operation) -> list[Operation]:
+    """The loops whose iterations load other entries."""
+    address = kernel.values.operand(load, 0)
+    return [loop for loop in loops_around(load) if address is not None and loop.line in address.iterations]
+
+
+def _of_chunks(kernel: Kernel, search: _Search, loop: Operation) -> Iterator[_Search]:
+    """The search of a whole table of which each iteration of a loop counts the entries of a tile, and nothing else."""
+    chunks, done = kernel.iterations(loop), list(inside(loop))
+    if not chunks or any(op.name in (*STORES, *ATOMICS, *MMAS, *LOOPS) for op in done):
+        return
+    loads = {op.line for op in done if op.name in LOADS}
+    made = [
+        place
+        for place in range(len(carried(loop)))
+        if any(one.line in loads for one in kernel.values.sources(done[-1], place))
+    ]
+    if all(_is_added(kernel, loop, place, search.operations[0]) for place in made):
+        yield replace(search, operations=tuple(done), entries=chunks * search.entries, around=loop)
+
+
+def _is_added(kernel: Kernel, loop: Operation, place: int, counts: Operation) -> bool:
+    """Whether the number that a loop carries at a place grows by these counts in each iteration."""
+    (begin, _), grown = carried(loop)[place], kernel.values.maker(list(inside(loop))[-1], place)
+    if grown is None or grown.name not in ("arith.addi", "arith.addf") or begin not in grown.operands:
+        return False
+    return unshaped(kernel, grown, 1 - grown.operands.index(begin)) is counts
 
 
 RULE = Rule("linear-search", "A search that compares with every entry", check)

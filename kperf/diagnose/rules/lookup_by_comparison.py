@@ -245,7 +245,7 @@ def _is_in_table(kernel: Kernel, hit: Operation, axis: int) -> bool:
     for place in (0, 1):
         load, others = loaded(kernel, hit, place), kernel.values.sources(hit, 1 - place)
         if load is not None and is_along(kernel, hit, place, axis) and is_broadcast(kernel, hit, 1 - place, axis):
-            return not any(kernel.tensors_of(one) & kernel.tensors_of(load) for one in others if one.name == load.name)
+            return not any(kernel.memory_of(one) & kernel.tensors_of(load) for one in others if one.name == load.name)
     return False
 
 

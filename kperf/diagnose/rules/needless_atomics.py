@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.atomics import hands_over
+from kperf.diagnose.cta_values import CtaValues, last_cta, some_ctas
 from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mask_place
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
@@ -24,6 +25,8 @@ _ATOMIC_OVER_STORE = 2.35
 """Time of relaxed atomics over that of stores of as many bytes, each on another address: beside 268 MB of loads 228 us
 and 136 us (fold_patches on an H200). In an order of their own 240 us; loads and stores in their place 190 us."""
 _ADDED = r"f?add\b"
+_MASKED_CTAS = 8
+"""In which a mask is computed; each takes a millisecond."""
 _MOST_OVER = 2.0
 """By which factor the gain may be above its estimate, which has no fences, and no kernel that sets the tensor to 0."""
 
@@ -39,7 +42,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return
     for op in atomics:
         yield from _of_groups(kernel, op)
-        alone = [other for other in atomics if kernel.tensors_of(other) & kernel.tensors_of(op)] == [op]
+        alone = [other for other in atomics if kernel.memory_of(other) & kernel.tensors_of(op)] == [op]
         types = tensor_types(op.rest)
         if not alone or not types or loops_around(op) or (offsets := _offsets(kernel, op)) is None:
             continue
@@ -57,10 +60,10 @@ def _finding(kernel: Kernel, op: Operation, elements: int, gain: float) -> Findi
         "medium",
         f"no two elements of the launch with the grid {kernel.grid} update the same element of {name}: L2 reads and "
         "writes each of them for an atomic, although no other CTA updates it",
-        f"if this holds for each launch of the kernel, and neither another argument is the same tensor nor another "
-        f"kernel that runs at the same time updates {name}, write tl.store in place of the atomic where "
-        f"{name} holds only the initial value (zeros of a sum), and drop the kernel that sets it if the launch stores "
-        "every element; where it holds earlier results, write tl.load, the operation, and tl.store",
+        f"if this holds for each launch of the kernel, and no other kernel that runs at the same time updates {name}, "
+        f"write tl.store in place of the atomic where {name} holds only the initial value (zeros of a sum), and drop "
+        "the kernel that sets it if the launch stores every element; where it holds earlier results, write tl.load, "
+        "the operation, and tl.store",
         {"elements": elements, "ctas": math.prod(kernel.grid or ())},
         confidence="medium",
         estimate=(gain, 1.0, _MOST_OVER * gain),
@@ -115,7 +118,7 @@ def _is_disjoint(kernel: Kernel, op: Operation, offsets: NDArray[np.int64], size
 
 
 def _of_groups(kernel: Kernel, op: Operation) -> Iterator[Finding]:
-    """An atomic sum at a row `index // k`, where the launch updates each element of the tensor k times on average.
+    """An atomic sum at a row `index // k`, where the launch updates each element of the tensor k times.
 
     Of an index that holds each number once, as a permutation does, each row has k known places, which the inverse
     permutation gives.
@@ -124,6 +127,8 @@ def _of_groups(kernel: Kernel, op: Operation) -> Iterator[Finding]:
     elements = sum(kernel.lengths.get(name, 0) for name in names)
     is_sum = re.match(_ADDED, op.rest.strip()) is not None
     if not is_sum or not types or len(names) != 1 or loops_around(op) or any(kernel.named(*MMAS)):
+        return
+    if not _is_whole(kernel, op):
         return
     for index, each in _divided(kernel, op):
         rows = sum(kernel.lengths.get(name, 0) for name in kernel.tensors_of(index))
@@ -144,6 +149,18 @@ def _of_groups(kernel: Kernel, op: Operation) -> Iterator[Finding]:
             confidence="medium",
             estimate=(gain, 1.0, _MOST_OVER * gain),
         )
+
+
+def _is_whole(kernel: Kernel, op: Operation) -> bool:
+    """Whether the mask of an atomic lets all elements through, in the last CTA and in some others."""
+    if len(op.operands) <= mask_place(op):
+        return True
+    ctas = (*some_ctas(kernel, _MASKED_CTAS), last_cta(kernel))
+    masks = [CtaValues(kernel, cta).operand(op, mask_place(op)) for cta in ctas]
+    return all(
+        mask is not None and not mask.loaded and mask.arguments <= kernel.numbers.keys() and bool(mask.numbers.all())
+        for mask in masks
+    )
 
 
 def _divided(kernel: Kernel, op: Operation) -> Iterator[tuple[Operation, int]]:

@@ -1,4 +1,4 @@
-"""Rows that are gathered again and again, and multiplied by the same matrix each time."""
+"""Products that are computed again for each gather of a row: the matrix is the same, so one product a row is enough."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.written import as_written
-from kperf.ir.layouts import element_bytes
+from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -23,17 +23,20 @@ _LINEAR = ("arith.addf", "arith.subf", "arith.negf", "arith.extf", "arith.truncf
 
 @dataclass(frozen=True)
 class _Gathered:
-    """An MMA of gathered rows.
+    """An MMA of rows of which some are gathered.
 
-    loads: of these rows. tensor, matrix: the arguments of the rows and of the other operand. depth: elements of a row
+    loads: of all rows that are summed for its operand. tensor, matrix: the arguments of the gathered rows and of the
+    other operand. elements: of all tensors of rows. columns: that an MMA multiplies a row by. depth: elements of a row
     that a product sums over, in all iterations. done: elements of all rows that the launch multiplies, times columns.
-    least: the same if each row of the tensor is multiplied once, by all there is of the matrix.
+    least: the same if each row of each tensor is multiplied once, by all there is of the matrix.
     """
 
     mma: Operation
     loads: tuple[Operation, ...]
     tensor: str
     matrix: str
+    elements: int
+    columns: int
     depth: int
     done: float
     least: float
@@ -45,7 +48,7 @@ class _Gathered:
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By the elements of both tensors, and what the CTAs of the launch multiply, in the TTIR."""
+    """By the elements of all tensors, and what the CTAs of the launch multiply, in the TTIR."""
     written = as_written(kernel)
     if written is None or kernel.grid is None:
         return
@@ -56,13 +59,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _finding(kernel: Kernel, gathered: _Gathered, gain: float) -> Finding:
-    rows = kernel.lengths[gathered.tensor] // gathered.depth
+    rows = gathered.elements // gathered.depth
     return kernel.finding(
         RULE.id,
         gathered.mma,
         "high" if gain >= SEVERE_GAIN else "medium",
         f"the launch gathers rows of {gathered.tensor} by indices that it loads, and multiplies each of them by "
-        f"{gathered.matrix}: {gathered.ratio:.0f} times as many products as {gathered.tensor} has rows ({rows})",
+        f"{gathered.matrix}: {gathered.ratio:.0f} times as many products as there are rows ({rows})",
         f"multiply all rows of {gathered.tensor} by {gathered.matrix} once, with a GEMM before this kernel, and gather "
         "rows of the product here: a product of sums or differences of rows is the sum or difference of their products",
         {"rows": rows, "ratio": gathered.ratio, "depth": gathered.depth},
@@ -77,17 +80,19 @@ def _gathered(kernel: Kernel, mma: Operation) -> _Gathered | None:
     if shape is None or any(kernel.iterations(loop) is None for loop in loops_around(mma)):
         return None
     for rows_at, matrix_at in ((0, 1), (1, 0)):
-        leaves, other = _leaves(kernel, mma, rows_at), _leaves(kernel, mma, matrix_at)
-        loads = tuple(one for one in leaves or () if _is_gather(kernel, one))
-        if not loads or not other:
+        loads, other = _leaves(kernel, mma, rows_at), _leaves(kernel, mma, matrix_at)
+        gathers = [one for one in loads or () if _is_gather(kernel, one)]
+        if not loads or not gathers or not other:
             continue
-        tensors, matrices = _tensors(kernel, loads), _tensors(kernel, other)
-        if len(tensors) != 1 or len(matrices) != 1:
+        tensors, matrices, rows = _tensors(kernel, gathers), _tensors(kernel, other), _tensors(kernel, loads)
+        if len(tensors) != 1 or len(matrices) != 1 or not rows:
             continue
-        depth = shape[2] * math.prod(kernel.iterations(loop) or 1 for loop in _along_row(kernel, mma, loads[0]))
+        depth = shape[2] * math.prod(kernel.iterations(loop) or 1 for loop in _along_row(kernel, mma, gathers[0]))
+        columns = shape[matrix_at]
         done = math.prod(shape) * kernel.times(mma) * math.prod(kernel.grid or ())
-        least = kernel.lengths[tensors[0]] * kernel.lengths[matrices[0]] / depth
-        return _Gathered(mma, loads, tensors[0], matrices[0], depth, done, least)
+        elements = sum(kernel.lengths[name] for name in rows)
+        least = elements * kernel.lengths[matrices[0]] / depth
+        return _Gathered(mma, tuple(loads), tensors[0], matrices[0], elements, columns, depth, done, least)
     return None
 
 
@@ -134,13 +139,19 @@ def _gain(kernel: Kernel, gathered: _Gathered) -> float:
     size = element_bytes(mma_element(gathered.mma))
     rate = kernel.arch.flop_per_cycle["bf16"] * 2 / size * MMA_SHARE * H200.sms
     columns = kernel.lengths[gathered.matrix] / gathered.depth
-    tensor = kernel.lengths[gathered.tensor] * size
+    tensor = gathered.elements * size
     products = tensor / gathered.depth * columns
     loaded = sum(tile_bytes(op) * kernel.times(op) for op in gathered.loads) * math.prod(kernel.grid or ())
     now = max(2 * gathered.done / rate, _gather_cycles(kernel, loaded, tensor))
     once = max(2 * gathered.least / rate, (tensor + products) / _memory_rate(kernel))
-    gathers = len(gathered.loads) * gathered.done / gathered.depth * size
+    summed = sum(_tile_elements(op) * kernel.times(op) for op in gathered.loads) * math.prod(kernel.grid or ())
+    gathers = summed / gathered.depth * gathered.columns * size
     return now / (once + LAUNCH_MS * H200.max_mhz * 1e3 + _gather_cycles(kernel, gathers, products))
+
+
+def _tile_elements(op: Operation) -> int:
+    """Of the largest tensor that an operation names."""
+    return max((tensor.size for tensor in tensor_types(op.rest)), default=0)
 
 
 def _gather_cycles(kernel: Kernel, moved: float, size: float) -> float:
@@ -154,4 +165,6 @@ def _memory_rate(kernel: Kernel) -> float:
     return kernel.arch.memory_bytes_per_cycle * H200.sms
 
 
-RULE = Rule("project-per-edge", "Gathered rows multiplied by one matrix again and again", check, needs="launch")
+RULE = Rule(
+    "project-per-edge", "Products of gathered rows that are computed again for each gather", check, needs="launch"
+)

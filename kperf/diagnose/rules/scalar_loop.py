@@ -37,7 +37,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         ]
         if any(op.name in STORES and tensor_types(op.rest) for op in inner):
             continue
+        elements = _elements(kernel, inner, loads)
         searching = [op for op in moving if any(one in loads for one in kernel.values.sources(op, 0))]
+        if elements >= kernel.threads:
+            continue
         if searching:
             counting = _is_counting(kernel, inner, searching)
             yield kernel.finding(
@@ -52,16 +55,21 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"loads": len(searching)},
                 estimate=(1.2, 1.0, 3.0),
             )
-        elif moving and not _is_for_each_thread(kernel, inner):
+        elif moving:
             beside = _is_beside_tiles(kernel, loop)
             scans = any(op.name == "tt.store" for op in inner)
             yield kernel.finding(
                 RULE.id,
                 moving[0],
                 "low" if beside else "high",
-                "each iteration loads one number and waits for it, and all threads of the CTA do the same work",
-                "load a block of numbers at once (tl.arange), and "
-                + ("scan it with tl.cumsum" if scans else "reduce it with tl.sum or tl.max"),
+                "each iteration loads one number and waits for it, and "
+                + (
+                    f"computes with it for {elements} elements, fewer than the {kernel.threads} threads of the CTA"
+                    if elements > 1
+                    else "all threads of the CTA do the same work"
+                ),
+                f"load a block of numbers at once (tl.arange{', as another dimension of the tile' * (elements > 1)}), "
+                "and " + ("scan it with tl.cumsum" if scans else "reduce it with tl.sum or tl.max"),
                 {"loads": len(moving)},
                 # Of a row of 4096 numbers 36 x were measured (H200); how long the tiles take beside it is not known.
                 estimate=(1.05, 1.0, 3.0) if beside else (25.0, 2.0, 100.0),
@@ -115,10 +123,22 @@ def _is_counting(kernel: Kernel, inner: Sequence[Operation], searching: Sequence
     )
 
 
-def _is_for_each_thread(kernel: Kernel, inner: Sequence[Operation]) -> bool:
-    """Whether each thread computes with the numbers for elements of its own."""
-    computed = (op for op in inner if op.name.startswith(("arith.", "math.")) and op.name != "arith.constant")
-    return any(types[0].size >= kernel.threads for op in computed if (types := tensor_types(op.rest)))
+def _elements(kernel: Kernel, inner: Sequence[Operation], loads: Sequence[Operation]) -> int:
+    """Of the largest tensor that an iteration computes from the numbers; 1 where it computes numbers alone.
+
+    With as many as there are threads each thread has elements of its own.
+    """
+    computed = (
+        (types[0].size, op)
+        for op in inner
+        if op.name.startswith(("arith.", "math.")) and (types := tensor_types(op.rest))
+    )
+    sizes = (
+        size
+        for size, op in computed
+        if any(one in loads for place in range(len(op.operands)) for one in kernel.values.sources(op, place))
+    )
+    return max(sizes, default=1)
 
 
 def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:

@@ -37,8 +37,6 @@ _AGAIN = 2.0
 _BOUNDS = (1, 2, 3)
 """Places of a loop's bounds among the operands of `scf.for`."""
 _CONVERTED = ("arith.sitofp", "arith.uitofp")
-_MODIFIERS = ("math.absf",)
-"""Part of the instruction that reads the result."""
 _LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
 Costs = dict[str, float]
 """Cycles of an SM by what is busy for them."""
@@ -178,7 +176,7 @@ def _statistics(kernel: Kernel) -> Iterator[_Statistic]:
     origins = origins_of(kernel)
     if origins is None:
         return
-    stored = {name for op in kernel.named(*_WRITES) for name in kernel.tensors_of(op)}
+    stored = {name for op in kernel.named(*_WRITES) for name in kernel.memory_of(op)}
     for root in kernel.operations:
         if (root.name != "tt.reduce" and not _only_computes(root)) or _is_in_branch(root) or _is_of_sort(root):
             continue
@@ -281,7 +279,7 @@ def _costs(kernel: Kernel, operations: Iterable[Operation]) -> Costs:
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in operations if op.name in MMAS)
     moved = sum(_memory_bytes(kernel, op) for op in operations if op.name in (*_READS, *_WRITES))
     reduced = sum(_reduced(kernel, op) * kernel.times(op) for op in operations if op.name == "tt.reduce")
-    computed = arithmetic_of_cta(kernel, [op for op in operations if op.name not in _MODIFIERS])
+    computed = arithmetic_of_cta(kernel, operations)
     return {
         "loads": loaded / H200.l2_bytes_per_cycle,
         "MMAs": multiplied / MMA_SHARE,
@@ -317,4 +315,4 @@ def _result_bytes(op: Operation) -> int:
     return sum(tensor.size * tensor.bytes for tensor in tensor_types(types)) or 4
 
 
-RULE = Rule("statistics-per-tile", "The same reduction in many CTAs", check, needs="launch")
+RULE = Rule("statistics-per-tile", "CTAs that repeat each other's reductions", check, needs="launch")
