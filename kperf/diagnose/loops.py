@@ -186,6 +186,18 @@ def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]
     return found
 
 
+def read_by_wgmma(kernel: Kernel, copy: Operation) -> bool:
+    """Whether a wgmma reads an operand from the buffers that an asynchronous copy fills."""
+    view = _view(kernel, copy) if copy.name in ASYNC_COPIES else None
+    tile = kernel.values.maker(view, 0) if view is not None else None
+    return tile is not None and any(
+        one.name == "ttg.local_alloc" and one.line == tile.line
+        for dot in kernel.named("ttng.warp_group_dot")
+        for place in range(2)
+        for one in kernel.values.sources(dot, place, until=("ttg.local_alloc",))
+    )
+
+
 def _view(kernel: Kernel, copy: Operation) -> Operation | None:
     """The view of a buffer among the operands of a copy; views of mbarriers are none."""
     makers = (kernel.values.maker(copy, place) for place in range(len(copy.operands)))

@@ -181,6 +181,19 @@ def test_the_advice_and_loops_that_wait_are_right(found, changes):
     assert found(replaced(NORM_GEMM, **(MIXED | changes))) == ([], [])
 
 
+def test_two_loads_that_keep_a_race_away_are_left_apart(tmp_path):
+    """One load in their place is what the race is made of; without an MMA they are one too many."""
+    again = 'f = tl.load(x + rm[:, None] * K + k + rk[None, :], eviction_policy="evict_last").to(tl.float32)'
+    text = replaced(NORM_GEMM, **(MIXED | {"RANGE": "tl.range(0, K, BK, num_stages=3)", "READ": again}))
+    script = tmp_path / "it.py"
+    for product, redundant in (("tl.dot(a, b, acc)", False), ("acc + tl.sum(a.to(tl.float32), 1)[:, None]", True)):
+        script.write_text(text.replace("tl.dot(a, b, acc)", product))
+        (kernel,) = inputs.read(str(script), (), SM_90A)
+        rules = {one.id for one in diagnose(kernel).findings}
+        assert ("redundant-load" in rules) == redundant
+        assert "buffer-race" not in rules
+
+
 def test_tma_loads_into_too_few_buffers_too(found):
     findings, _ = found(TMA.replace("READ", "a"))
     ((finding, line),) = findings

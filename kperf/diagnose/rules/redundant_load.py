@@ -25,6 +25,7 @@ from kperf.diagnose.kernel import (
     name_of,
     own,
 )
+from kperf.diagnose.loops import read_by_wgmma
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
@@ -90,7 +91,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield from _past_l1(kernel)
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
-        if earlier is None:
+        if earlier is None or _is_apart_from_wgmma(kernel, earlier, later):
             continue
         before = frame_of(earlier.operation)
         no_room = _no_room(kernel, later)
@@ -344,6 +345,14 @@ def _same(one: Access, other: Access) -> bool:
     if bool(loops[0]) != bool(loops[1]) or (loops[0] and _bounds(loops[0][0]) != _bounds(loops[1][0])):
         return False
     return np.array_equal(one.value.numbers, other.value.numbers)
+
+
+def _is_apart_from_wgmma(kernel: Kernel, one: Access, other: Access) -> bool:
+    """Whether a wgmma reads one of the two from its buffer, and other code the other.
+
+    One load in a pipelined loop for both would have a buffer too few: the rule buffer-race.
+    """
+    return read_by_wgmma(kernel, one.operation) != read_by_wgmma(kernel, other.operation)
 
 
 def _bounds(loop: Operation) -> str:
