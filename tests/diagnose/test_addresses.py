@@ -97,6 +97,24 @@ def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):
     }
 
 
+SPLIT_INDEX = """
+@triton.jit
+def kernel(x, y, W, H, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h, w = i // W, i % W
+    tl.store(y + i, tl.load(x + h * (W + 2) + w, mask=i < H * W), mask=i < H * W)  # here
+"""
+
+
+def test_an_index_that_is_split_into_row_and_column_keeps_its_modulo(tmp_path):
+    """Without it another element is loaded: it does not wrap around at the end of a tensor."""
+    one = findings(tmp_path, SPLIT_INDEX, "*fp32,*fp32,i32,i32:16", ["BLOCK=1024"])["narrow-access", line(SPLIT_INDEX)]
+    assert one.advice.endswith(
+        "let a CTA's tile lie in one row of W elements: compute the row from tl.program_id, let tl.arange run along "
+        "the row, and mask the elements beyond W; or pad W to a multiple of 16"
+    )
+
+
 def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
     repeated = MATMUL.replace("rk[:, None] * N", "rk[:, None] // 8 * N").replace("BK * N", "BK // 8 * N")
     found = findings(tmp_path, repeated, MATMUL_TYPES, TILES)

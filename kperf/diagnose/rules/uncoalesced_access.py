@@ -295,7 +295,7 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
     if descriptor := kernel.descriptor_in_parts(access):
         return passed_in_parts(descriptor)[1]
     if divisors := wrapped_by(kernel, access):
-        return wrapped(divisors)[1]
+        return wrapped(kernel, divisors)[1]
     if kernel.is_gluon:
         return (
             f"let the layout's order begin with dimension {along}, and its size_per_thread and threads_per_warp lie "
