@@ -632,6 +632,12 @@ def name_of(value: Value, kernel: Kernel) -> str:
     return ", ".join(based or pointers) or "the pointer"
 
 
+def tensor_of(access: Access, kernel: Kernel) -> str:
+    """The pointer argument that a load or store goes to, for messages; an index that was loaded may lead anywhere."""
+    names = kernel.tensors_of(access.operation) if access.value.loaded else frozenset()
+    return ", ".join(sorted(names)) or name_of(access.value, kernel)
+
+
 def run_of(addresses: NDArray[np.int64], size: int, *, aligned: bool) -> int:
     """Registers of a thread that are neighbours in memory, at most 16 bytes: a power of two.
 

@@ -97,6 +97,22 @@ def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):
     }
 
 
+CACHED = """
+@triton.jit
+def kernel(x, slots, cache, heads, length, D: tl.constexpr, BLOCK: tl.constexpr):
+    d = tl.arange(0, BLOCK)
+    slot = tl.load(slots + tl.program_id(0))
+    tl.store(cache + slot * heads * length + d * 16, tl.load(x + tl.program_id(0) * D + d))  # here
+"""
+
+
+def test_the_tensor_is_that_of_the_pointer_and_not_of_the_loaded_index(tmp_path):
+    for kind in ("i32", "i64"):
+        found = findings(tmp_path, CACHED, f"*bf16,*{kind},*bf16,i64:16,i64:16", ["D=1024", "BLOCK=1024"])
+        one = found["uncoalesced-access", line(CACHED)]
+        assert "neighbouring threads store elements of cache that lie 16 elements apart" in one.message
+
+
 SPLIT_INDEX = """
 @triton.jit
 def kernel(x, y, W, H, BLOCK: tl.constexpr):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of, own
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, own, tensor_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
@@ -79,7 +79,7 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
                 RULE.id,
                 access.operation,
                 "low",
-                f"many threads load the same element of {name_of(access.value, kernel)}, because the layout is that of "
+                f"many threads load the same element of {tensor_of(access, kernel)}, because the layout is that of "
                 f"the tile to which the elements are broadcast: an iteration's requests take some {requests} cycles of "
                 f"an SM, and its arithmetic and bytes take {least:.0f}",
                 "make the tile longer along the dimension of the broadcast, so that each element that a thread loads "
@@ -341,7 +341,7 @@ def _apart_in_words(kernel: Kernel, access: Access) -> str:
     """How far, where it is the length of a record: the values take a large number for an unknown stride."""
     apart = _distance(access)
     far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
-    return f"neighbouring threads {_verb(access)} elements of {name_of(access.value, kernel)} that lie {far}"
+    return f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
 
 
 def _verb(access: Access) -> str:
