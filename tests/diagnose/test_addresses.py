@@ -113,6 +113,24 @@ def test_the_tensor_is_that_of_the_pointer_and_not_of_the_loaded_index(tmp_path)
         assert "neighbouring threads store elements of cache that lie 16 elements apart" in one.message
 
 
+TRANSPOSED = """
+@triton.jit
+def kernel(x, y, H, W, ROWS: tl.constexpr, COLS: tl.constexpr):
+    across = W // COLS
+    h = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)[:, None]
+    w = tl.program_id(0) % across * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(y + h * W + w, tl.load(x + w * H + h))  # here
+"""
+
+
+def test_a_tile_of_one_row_cannot_lie_in_order_in_a_tensor_and_its_transpose(tmp_path):
+    """The other row as the tile's would move the fault to the other tensor."""
+    types = "*bf16,*bf16,i32:16,i32:16"
+    one = findings(tmp_path, TRANSPOSED, types, ["ROWS=1", "COLS=512"])["uncoalesced-access", line(TRANSPOSED)]
+    assert one.advice.startswith("give the tile 16 elements or more of each of its dimensions")
+    assert not findings(tmp_path, TRANSPOSED, types, ["ROWS=32", "COLS=64"])
+
+
 SPLIT_INDEX = """
 @triton.jit
 def kernel(x, y, W, H, BLOCK: tl.constexpr):

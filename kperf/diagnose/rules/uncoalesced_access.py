@@ -260,11 +260,24 @@ def _advice(kernel: Kernel, access: Access) -> str:
         return "load the elements in the order of memory, and permute them with tl.gather"
     parts = _distance(access)
     if not 2 <= parts <= _PARTS:
+        if _is_transposed(kernel, access):
+            return (
+                f"give the tile {SECTOR_BYTES // access.tensor.bytes} elements or more of each of its dimensions, and "
+                f"pass the stride of {tensor_of(access, kernel)} that is 1 as a tl.constexpr (or as 1): its rows run "
+                "across those of other tensors, and each load and store then gets threads along its own rows"
+            )
         return (
             "let the last index of the tile run along the dimension whose stride is 1, and pass that stride as a "
             "tl.constexpr (or as 1, which the compiler then knows)"
         )
     return _advice_of_parts(kernel, access, parts)
+
+
+def _is_transposed(kernel: Kernel, access: Access) -> bool:
+    """Whether a tile of one row lies in order in another tensor: along any other row that one would lie apart."""
+    shape = access.tensor.shape
+    one_row = len(shape) > 1 and sum(length > 1 for length in shape) == 1
+    return one_row and any(one.has_neighbours and one.tensor.shape == shape for one in kernel.accesses)
 
 
 def _advice_of_parts(kernel: Kernel, access: Access, parts: int) -> str:
