@@ -209,7 +209,7 @@ class Kernel:
 
         They decide what lies side by side, or in one sector, which the compiler may not know.
         """
-        deciding = {name: number for name, number in self.numbers.items() if 0 <= number < SECTOR_BYTES}
+        deciding = {name: number for name, number in self.numbers.items() if abs(number) < SECTOR_BYTES}
         return {**dict.fromkeys(self.inner_strides, 1), **deciding}
 
     @cached_property

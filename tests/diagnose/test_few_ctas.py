@@ -76,6 +76,25 @@ one_tile[(1,)](a, b, torch.empty(128, 128, device="cuda"), LENGTH, 128, 64)
     assert "launch-too-small" not in found(tmp_path, text.replace("LENGTH", "256"))
 
 
+FLIPPED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def flipped(x, y, last, stride: int, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + last + i * stride))
+
+x, y = torch.empty(2, 1 << 20, device="cuda")
+flipped[(1024,)](x, y, (1 << 20) - 1, -1, 1024)
+"""
+
+
+def test_a_stride_of_minus_1_moves_nothing_more_from_memory(tmp_path):
+    one = found(tmp_path, FLIPPED)["uncoalesced-access"]
+    assert "between the SM and its cache" in one.message
+    assert one.severity == "medium"
+
+
 SEARCH = """
 import torch, triton, triton.language as tl
 
