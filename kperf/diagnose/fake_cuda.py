@@ -8,8 +8,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import torch
@@ -32,10 +31,13 @@ _META = torch.device("meta")
 _CUDA = torch.device("cuda", 0)
 _HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
 _PROPERTIES = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.device.__get__: _CUDA}  # type: ignore[attr-defined]
+_PROPERTIES[torch.Tensor.get_device] = 0
 _ONE = {"item", "__int__", "__float__", "__index__"}
 _INDEXED = {"__getitem__", "__setitem__"}
 _MOST_NUMBERS = 20_000
 """A loop that ends when a number is small enough never ends where each is 1: it asks for one in each iteration."""
+_PHILOX_STATE_BYTES = 16
+"""Of the state of a GPU's generator (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp): a seed and an offset of 64 bits."""
 _LARGEST = 1 << 26
 """Elements of a tensor that is copied to the CPU."""
 
@@ -67,7 +69,12 @@ class _OnMeta(TorchFunctionMode):
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
                 return _on_cpu(first, "cpu" if to_cpu else name)
+        if name == "to" and len(args) > 1 and type(args[1]) is int:
+            args = (first, _CUDA, *args[2:])
         options = {key: _redirected(value) for key, value in (kwargs or {}).items()}
+        if type(options.get("device")) is int:
+            options["device"] = _META
+        options.pop("pin_memory", None)
         if options.get("device") == _META:
             options.pop("generator", None)
         if (function := computed_by(func)) is not None:
@@ -78,9 +85,9 @@ class _OnMeta(TorchFunctionMode):
                 return function(*args, **(kwargs or {}))
         if name in _INDEXED:
             args = (first, _row(args[1]), *args[2:])
-        is_device = func is torch.device  # of a name and a number: `meta` cannot stand for the name alone
+        is_device = func is torch.device  # which scripts compare with those of tensors
         redirected = list(map(_redirected, args))
-        return _redirected(func(*args, **(kwargs or {}))) if is_device else _computed(func, redirected, options)
+        return func(*args, **(kwargs or {})) if is_device else _computed(func, redirected, options)
 
     def _number(self, name: str, args: Sequence[Any]) -> Any:
         """A number where there is none: whatever is asked of it holds, and else it is 1."""
@@ -140,26 +147,79 @@ def _on_cpu(tensor: torch.Tensor, name: str) -> Any:
     return ones if name == "cpu" else getattr(ones, name)()
 
 
-class _Event:
-    """Of a clock that stands still."""
+class _Nothing:
+    """What is done on a GPU or waited for, and can stand in a `with`: each method of it does nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def record(self, *_: Any) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
-    def synchronize(self) -> None:
-        pass
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing()
+
+
+class _Event(_Nothing):
+    """Of a clock that stands still."""
 
     def elapsed_time(self, _other: Any) -> float:
         return 1.0
+
+    def query(self) -> bool:
+        return True
+
+
+class _Stream(_Nothing):
+    """The only stream, whose work is done."""
+
+    cuda_stream = stream_id = 7
+    device = _CUDA
+    device_index = 0
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+
+class _Device(_Nothing):
+    """As `torch.cuda.device`, which makes a device the current one."""
+
+    idx = prev_idx = 0
+
+
+_CPU_GENERATOR = torch.Generator
+
+
+class _Generator(_CPU_GENERATOR):
+    """One of a GPU's random numbers, which are not drawn, if its device is one; else torch's own."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return super().__new__(cls) if _redirected(device) == _META else _CPU_GENERATOR(device)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return _CUDA
+
+    def get_state(self) -> torch.Tensor:
+        """Of Philox: the seed and the offset."""
+        return torch.zeros(_PHILOX_STATE_BYTES, dtype=torch.uint8)
+
+    def set_state(self, _state: torch.Tensor) -> Any:
+        return self
 
 
 @contextmanager
 def fake_cuda(arch: Arch) -> Iterator[_Compile]:
     """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
-    found = offline.properties(arch)
+    found, generator = offline.properties(arch), _Generator("cuda")
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "synchronize": _nothing(),
@@ -175,16 +235,38 @@ def fake_cuda(arch: Arch) -> Iterator[_Compile]:
         "get_device_name": lambda *_: found.name,
         "max_memory_allocated": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
+        "mem_get_info": lambda *_: (found.total_memory, found.total_memory),
+        "init": _nothing(),
+        "ipc_collect": _nothing(),
+        "is_current_stream_capturing": lambda: False,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_: generator.get_state(),
+        "set_rng_state": _nothing(),
+        "default_generators": (generator,),
         "Event": _Event,
-        "device": lambda *_: contextlib.nullcontext(),
+        "Stream": _Stream,
+        "CUDAGraph": type("CUDAGraph", (_Nothing,), {}),
+        "graph": type("graph", (_Nothing,), {}),
+        "device": _Device,
+        "device_of": type("device_of", (_Device,), {}),
         "stream": lambda *_: contextlib.nullcontext(),
-        "current_stream": lambda *_: SimpleNamespace(cuda_stream=7, synchronize=_nothing()),
+        "set_stream": _nothing(),
+        "current_stream": lambda *_: _Stream(),
+        "default_stream": lambda *_: _Stream(),
+        "cudart": _Nothing,
     }
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
+        stack.enter_context(patch.object(torch, "Generator", _Generator))
+        stack.enter_context(patch.object(torch.Tensor, "record_stream", _nothing()))
+        stack.enter_context(patch.object(torch.Tensor, "pin_memory", lambda tensor, *_: tensor))
+        for name in ("start", "stop"):
+            stack.enter_context(patch.object(torch.cuda.profiler, name, _nothing()))
+        stack.enter_context(patch.object(torch.accelerator, "synchronize", _nothing()))
+        stack.enter_context(patch.object(torch.accelerator, "current_device_index", lambda: 0))
         stack.enter_context(allocated_on(_META))
         stack.enter_context(without_driver())
         stack.enter_context(no_fused_attention())

@@ -80,6 +80,12 @@ class Access:
     requests: int
     requests_of_runs: bool
 
+    def of(self, kernel: "Kernel") -> "Access":
+        """The same access of the same kernel at another launch, or with other knowledge of its arguments."""
+        access = kernel.access(self.operation)
+        assert access is not None
+        return access
+
     @property
     def sector_use(self) -> float:
         """Used share of the bytes that move, request by request."""
@@ -125,7 +131,8 @@ class Kernel:
     compiled with, by name, as far as they are known. history: of its function's launches in a script; None without one,
     and empty where another compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and
     waits are its writer's and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the
-    axis of the grid along which the CTA whose addresses are computed is the next one.
+    axis of the grid along which the CTA whose addresses are computed is the next one. first_along: the axes along
+    which it is the first one.
     """
 
     name: str
@@ -148,6 +155,7 @@ class Kernel:
     history: History | None = None
     is_gluon: bool | None = None
     next_along: str = ""
+    first_along: str = ""
 
     @property
     def code(self) -> MachineCode | None:
@@ -175,12 +183,12 @@ class Kernel:
     @cached_property
     def values(self) -> Values:
         """Its index arithmetic."""
-        return Values(self.module, self.known, self.next_along, self.assumed)
+        return Values(self.module, self.known, self.next_along, self.assumed, self.first_along)
 
     @cached_property
     def launched_values(self) -> Values:
         """Its index arithmetic with all integers of the launch, also of those that are no strides."""
-        return Values(self.module, self.known | self.numbers, self.next_along, self.assumed)
+        return Values(self.module, self.known | self.numbers, self.next_along, self.assumed, self.first_along)
 
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""
@@ -202,7 +210,7 @@ class Kernel:
 
         They decide what lies side by side, or in one sector, which the compiler may not know.
         """
-        deciding = {name: number for name, number in self.numbers.items() if 0 <= number < SECTOR_BYTES}
+        deciding = {name: number for name, number in self.numbers.items() if abs(number) < SECTOR_BYTES}
         return {**dict.fromkeys(self.inner_strides, 1), **deciding}
 
     @cached_property
@@ -275,7 +283,7 @@ class Kernel:
     @cached_property
     def accesses(self) -> list[Access]:
         """Loads and stores of tensors of pointers whose addresses and layouts are known."""
-        found = (self._access(op) for op in self.named(*LOADS, *STORES))
+        found = (self.access(op) for op in self.named(*LOADS, *STORES))
         return [access for access in found if access is not None]
 
     @cached_property
@@ -289,7 +297,8 @@ class Kernel:
                     found |= {source.line for source in self.values.sources(op, place)}
         return frozenset(found)
 
-    def _access(self, op: Operation) -> Access | None:
+    def access(self, op: Operation) -> Access | None:
+        """A load or a store; None if it is none of pointers, or its addresses are not known."""
         value, pointers = self._addresses(op)
         if value is None or pointers is None or value.numbers.shape != pointers.shape or not pointers.shape:
             return None
@@ -413,10 +422,9 @@ class Kernel:
 
         An empty name and 0 where no CTA has others, or where they are not known.
         """
-        place = [one.operation for one in self.accesses].index(access.operation)
         found = []
         for axis in "xyz" if access.value.program and not access.value.loaded else "":
-            moved = replace(self, next_along=axis).accesses[place].value.numbers - access.value.numbers
+            moved = access.of(replace(self, next_along=axis)).value.numbers - access.value.numbers
             if np.all(moved == moved.flat[0]) and moved.flat[0]:
                 found.append((abs(int(moved.flat[0])), axis))
         apart, axis = min(found, default=(0, ""))
@@ -453,8 +461,7 @@ class Kernel:
 
     def _if(self, access: Access, name: str, number: int) -> Access:
         """The same access if an argument were another number, 0 or 1."""
-        place = [one.operation for one in self.accesses].index(access.operation)
-        return replace(self, numbers={**self.numbers, name: number}).accesses[place]
+        return access.of(replace(self, numbers={**self.numbers, name: number}))
 
     def with_option(self, written: str) -> str:
         """Where an option such as `num_warps=8` is to be written: at the launch, or in the autotuner's list."""
@@ -629,6 +636,12 @@ def name_of(value: Value, kernel: Kernel) -> str:
     pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].is_pointer]
     based = [name for name in pointers if kernel.values.is_in(value, name)]
     return ", ".join(based or pointers) or "the pointer"
+
+
+def tensor_of(access: Access, kernel: Kernel) -> str:
+    """The pointer argument that a load or store goes to, for messages; an index that was loaded may lead anywhere."""
+    names = kernel.tensors_of(access.operation) if access.value.loaded else frozenset()
+    return ", ".join(sorted(names)) or name_of(access.value, kernel)
 
 
 def run_of(addresses: NDArray[np.int64], size: int, *, aligned: bool) -> int:

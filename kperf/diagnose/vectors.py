@@ -18,7 +18,9 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
-Cause = Literal["mask", "loaded mask", "alignment", "offset", "quotient", "memory", "remainder", "stride", "descriptor"]
+Cause = Literal[
+    "mask", "loaded mask", "alignment", "offset", "program", "quotient", "memory", "remainder", "stride", "descriptor"
+]
 
 FROM_MEMORY = (
     "its address is computed from numbers that the kernel loads, whose alignment the compiler does not know",
@@ -28,6 +30,7 @@ FROM_MEMORY = (
 
 
 _QUOTIENTS = ("arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.shrsi", "arith.shrui")
+_PROGRAM_ID = "tt.get_program_id"
 _PART = 8
 """What is a smaller part of a CTA's requests costs little."""
 _SHIFTED = 0.5
@@ -49,13 +52,28 @@ def no_multiple(names: tuple[str, ...]) -> str:
     return f"{', '.join(names)}, which the compiler does not know to be {multiples} of 16"
 
 
-def wrapped(divisors: tuple[str, ...]) -> tuple[str, str]:
-    """As `FROM_MEMORY`, where indices are taken modulo these arguments."""
+def wrapped(kernel: Kernel, divisors: tuple[str, ...]) -> tuple[str, str]:
+    """As `FROM_MEMORY`, where indices are taken modulo these arguments.
+
+    An index that is also divided by one is that of a row and a column in one: without the modulo it is no column.
+    """
     names = ", ".join(divisors)
     return (
         f"its index is taken modulo {no_multiple(divisors)}, so that any two elements may lie apart",
-        f"leave out the modulo and mask the elements beyond {names} instead, or pad {names} to a multiple of 16",
+        f"let a CTA's tile lie in one row of {names} elements: compute the row from tl.program_id, let tl.arange run "
+        f"along the row, and mask the elements beyond {names}; or pad {names} to a multiple of 16"
+        if _are_split(kernel, divisors)
+        else f"leave out the modulo and mask the elements beyond {names} instead, or pad {names} to a multiple of 16",
     )
+
+
+def _are_split(kernel: Kernel, divisors: tuple[str, ...]) -> bool:
+    """Whether indices that lie side by side are divided by one of these arguments too."""
+    for op in kernel.named(*_QUOTIENTS):
+        index, divisor = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
+        if index is not None and divisor is not None and _side_by_side(index) and divisor.arguments & set(divisors):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -158,7 +176,7 @@ def findings(
         why, advice = hidden.reason if hidden is not None else reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
         small = _share(kernel, alike) * _PART < 1
-        declared = worst.cause not in ("stride", "quotient")
+        declared = worst.cause not in ("stride", "quotient", "program")
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
@@ -244,9 +262,8 @@ def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
 
 def _is_cut(kernel: Kernel, access: Access, assumed: Iterable[str]) -> bool:
     """Whether something forbids larger pieces of an access where the compiler knows these arguments."""
-    place = [one.operation for one in kernel.accesses].index(access.operation)
     informed = replace(kernel, assumed=frozenset(assumed))
-    return _in_the_way(informed, informed.accesses[place]) is not None
+    return _in_the_way(informed, access.of(informed)) is not None
 
 
 def _and(words: Sequence[str]) -> str:
@@ -283,8 +300,7 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if access.value.loaded:
         return None
     if offset_of_rows(access):
-        divided = _divided(kernel, access)
-        return None if _is_shifted(kernel, access) else ("quotient", divided) if divided else ("offset", ())
+        return None if _is_shifted(kernel, access) else _of_unaligned(kernel, access)
     if of_mask := _not_divisible(kernel, _limits(kernel, access)):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -309,6 +325,23 @@ def offset_of_rows(access: Access) -> int:
     if access.contiguous is None:
         return 0
     return int(np.max(np.take(access.value.numbers, 0, axis=access.contiguous) % VECTOR_BYTES))
+
+
+def _of_unaligned(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]]:
+    """Why the compiler takes rows to begin at any byte: an axis of the grid is named by `program_id`'s argument."""
+    if divided := _divided(kernel, access):
+        return "quotient", divided
+    if axes := _axes_of_one(kernel, access):
+        return "program", axes
+    return "offset", ()
+
+
+def _axes_of_one(kernel: Kernel, access: Access) -> tuple[str, ...]:
+    """The axes of the grid, of one CTA each, whose number moves rows off a multiple of 16 bytes: there it is 0."""
+    programs = {op.rest.split()[0] for op in kernel.values.sources(access.operation, 0) if op.name == _PROGRAM_ID}
+    ones = [axis for axis, length in zip("xyz", kernel.grid or (), strict=False) if axis in programs and length == 1]
+    first = access.of(replace(kernel, first_along="".join(ones)))
+    return tuple(str("xyz".index(axis)) for axis in ones) if ones and not offset_of_rows(first) else ()
 
 
 def _divided(kernel: Kernel, access: Access) -> tuple[str, ...]:

@@ -137,13 +137,16 @@ class Values:
         known: dict[str, int] | None = None,
         next_along: str = "",
         multiples: frozenset[str] = frozenset(),
+        first_along: str = "",
     ) -> None:
         """`known`: the numbers of arguments, by name without `%`, where a launch says them.
 
         `multiples`: arguments that are taken as multiples of 16, beside those that the compiler knows to be some.
-        The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`.
+        The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`, and the first
+        one along the axes `first_along`.
         """
-        self._programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
+        programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
+        self._programs = programs | dict.fromkeys(first_along, 0)
         self._made: dict[tuple[int, str], Operation] = {}
         self._carried: dict[tuple[int, str], _Carried] = {}
         for op in module.walk():
@@ -250,14 +253,46 @@ class Values:
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         if key in self._carried:
             first = self.of(*self._carried[key].first)
-            iterations = frozenset({self._carried[key].loop.line})
-            return None if first is None else replace(first, iterations=first.iterations | iterations)
+            if first is None:
+                return None
+            iterated = replace(first, iterations=first.iterations | {self._carried[key].loop.line})
+            is_data = first.numbers.size > 1 and self._later_is_data(key)
+            return replace(iterated, loaded=True, scattered=True) if is_data else iterated
         op = self._made.get(key)
         if op is None:
             return self._sampled.get(key[1])
         if op.name in ("scf.for", "scf.if", "scf.while"):
             return self._of_region(op, place)
         return self._of_operation(op)
+
+    def _later_is_data(self, key: tuple[int, str]) -> bool:
+        """Whether what a loop carries depends, after the first iteration, on a tile that was read: a search's ends."""
+        visited: set[tuple[tuple[int, str], int]] = set()
+        todo = [self._named(*later)] if (later := self._carried[key].later) is not None else []
+        while todo:
+            asked = todo.pop()
+            if asked in visited:
+                continue
+            visited.add(asked)
+            made, place = asked
+            op = self._made.get(made)
+            if made in self._carried:
+                around = self._carried[made]
+                todo += [self._named(*name) for name in (around.first, around.later) if name is not None]
+            elif op is not None and op.name in READS:
+                if tensor_types(op.rest):
+                    return True
+            elif op is not None:
+                todo += [self._named(*name) for name in self._makers(op, place)]
+        return False
+
+    def _makers(self, op: Operation, place: int) -> list[tuple[Region | None, str]]:
+        """What a result of an operation is computed of; of one with regions, what they hand on in its place."""
+        if not op.regions:
+            return [(op.parent, operand) for operand in op.operands]
+        ends = [(each, passed(each.operations[-1])) for each in op.regions if each.operations]
+        handed: list[tuple[Region | None, str]] = [(each, names[place]) for each, names in ends if place < len(names)]
+        return handed + ([(op.parent, op.operands[0])] if op.name == "scf.if" else [])
 
     def _of_region(self, op: Operation, place: int) -> Value | None:
         """What a loop ends with is taken to be what it began with, a branch's the first way's."""

@@ -97,6 +97,58 @@ def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):
     }
 
 
+CACHED = """
+@triton.jit
+def kernel(x, slots, cache, heads, length, D: tl.constexpr, BLOCK: tl.constexpr):
+    d = tl.arange(0, BLOCK)
+    slot = tl.load(slots + tl.program_id(0))
+    tl.store(cache + slot * heads * length + d * 16, tl.load(x + tl.program_id(0) * D + d))  # here
+"""
+
+
+def test_the_tensor_is_that_of_the_pointer_and_not_of_the_loaded_index(tmp_path):
+    for kind in ("i32", "i64"):
+        found = findings(tmp_path, CACHED, f"*bf16,*{kind},*bf16,i64:16,i64:16", ["D=1024", "BLOCK=1024"])
+        one = found["uncoalesced-access", line(CACHED)]
+        assert "neighbouring threads store elements of cache that lie 16 elements apart" in one.message
+
+
+TRANSPOSED = """
+@triton.jit
+def kernel(x, y, H, W, ROWS: tl.constexpr, COLS: tl.constexpr):
+    across = W // COLS
+    h = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)[:, None]
+    w = tl.program_id(0) % across * COLS + tl.arange(0, COLS)[None, :]
+    tl.store(y + h * W + w, tl.load(x + w * H + h))  # here
+"""
+
+
+def test_a_tile_of_one_row_cannot_lie_in_order_in_a_tensor_and_its_transpose(tmp_path):
+    """The other row as the tile's would move the fault to the other tensor."""
+    types = "*bf16,*bf16,i32:16,i32:16"
+    one = findings(tmp_path, TRANSPOSED, types, ["ROWS=1", "COLS=512"])["uncoalesced-access", line(TRANSPOSED)]
+    assert one.advice.startswith("give the tile 16 elements or more of each of its dimensions")
+    assert not findings(tmp_path, TRANSPOSED, types, ["ROWS=32", "COLS=64"])
+
+
+SPLIT_INDEX = """
+@triton.jit
+def kernel(x, y, W, H, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h, w = i // W, i % W
+    tl.store(y + i, tl.load(x + h * (W + 2) + w, mask=i < H * W), mask=i < H * W)  # here
+"""
+
+
+def test_an_index_that_is_split_into_row_and_column_keeps_its_modulo(tmp_path):
+    """Without it another element is loaded: it does not wrap around at the end of a tensor."""
+    one = findings(tmp_path, SPLIT_INDEX, "*fp32,*fp32,i32,i32:16", ["BLOCK=1024"])["narrow-access", line(SPLIT_INDEX)]
+    assert one.advice.endswith(
+        "let a CTA's tile lie in one row of W elements: compute the row from tl.program_id, let tl.arange run along "
+        "the row, and mask the elements beyond W; or pad W to a multiple of 16"
+    )
+
+
 def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
     repeated = MATMUL.replace("rk[:, None] * N", "rk[:, None] // 8 * N").replace("BK * N", "BK // 8 * N")
     found = findings(tmp_path, repeated, MATMUL_TYPES, TILES)

@@ -335,12 +335,22 @@ def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
     said = {}
     for ctas in (132, 396):
         script.write_text(text.replace("GRID", str(ctas)))
-        said[ctas] = [one.message for one in diagnosis_of(script).findings if one.id == "low-occupancy"]
+        (one,) = (one for one in diagnosis_of(script).findings if one.id == "low-occupancy")
+        said[ctas] = [one.message]
+        assert one.estimate.high == {132: 3.0, 396: 2.0}[ctas]
     fewer = "to hide the latency of memory"
     assert said == {
         132: [f"the grid puts 1 CTA on an SM, 4 warps, where 3 CTAs fit: too few warps {fewer}"],
         396: [f"an SM holds only 12 warps of this kernel, because of its registers: too few {fewer}"],
     }
+
+
+def test_a_grid_gains_no_more_than_the_ctas_that_fit_beside_its_own(tmp_path):
+    script = tmp_path / "rows.py"
+    script.write_text(ROWS.replace("GRID", "264").replace("WARPS", "4"))
+    (one,) = (one for one in diagnosis_of(script).findings if one.id == "low-occupancy")
+    assert one.estimate.high == one.evidence["ctas_that_fit"] / 2
+    assert one.estimate.speedup <= one.estimate.high
 
 
 def test_a_grid_of_few_ctas_is_enough_where_each_asks_for_many_bytes(tmp_path):

@@ -493,6 +493,40 @@ def test_a_device_may_be_named_by_type_and_index(tmp_path):
     assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
 
 
+OF_A_GPU = """
+x = torch.zeros(2, 4096, device=torch.cuda.current_device()).pin_memory().to(0)
+device = torch.device("cuda", 0)
+assert x.device == device == torch.cuda.current_stream().device and x.get_device() == torch.cuda.device(device).idx
+generator = torch.Generator(device="cuda").manual_seed(3)
+x = torch.rand(2, 4096, device="cuda", generator=generator) + torch.randn_like(x)
+assert torch.rand(4, generator=torch.Generator().manual_seed(3)).device.type == "cpu"
+seed, offset = torch.cuda.default_generators[device.index].get_state().view(torch.int64)
+free, total = torch.cuda.mem_get_info()
+stream, ready = torch.cuda.Stream(), torch.cuda.Event()
+stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(stream), torch.cuda.device_of(x):
+    ready.record(stream)
+    x.record_stream(stream)
+assert ready.query() and free == total > 0 and not torch.cuda.is_current_stream_capturing()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    twice[(16,)](*x)
+graph.replay()
+with torch.device("cuda"):
+    assert torch.empty(1).is_cuda
+torch.accelerator.synchronize()
+"""
+
+
+def test_streams_generators_graphs_and_numbers_of_devices_are_as_with_a_gpu(tmp_path):
+    """Libraries ask for them before they launch: a generator's state for a seed, a device's number for a buffer."""
+    script = tmp_path / "of_a_gpu.py"
+    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + OF_A_GPU)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 ADDRESSES = """
 k, v = torch.zeros(2, 1 << 20, device="cuda")[:, 1:].unbind()
 other = torch.zeros_like(k)

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
-from kperf.diagnose.kernel import LOOPS, MMAS, Kernel
+from kperf.console import agreeing
+from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, own
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
@@ -13,13 +14,16 @@ from kperf.trace.analyze.finding import Finding
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
 
+_LONG = 16
+"""Iterations: with fewer a CTA of several waits for its first tile as long as it multiplies. Not measured."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the grid of the launch."""
     assert kernel.grid is not None
     sms = H200.sms
     count = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-    if sms / max(count, 1) < MEDIUM_GAIN or count < 2:
+    if sms / max(count, 1) < MEDIUM_GAIN or (count < 2 and not _sums_long(kernel)):
         return  # to split the work costs more than a few SMs give
     most = min(sms / count, _gain_of_one_pass(kernel, count))
     likely = min((sms / count) ** _LIKELY, most)
@@ -27,13 +31,19 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         None,
         "medium" if likely >= MEDIUM_GAIN else "low",
-        f"{count} CTAs leave {sms - count} of {sms} SMs without work",
+        f"{count} {agreeing(count, 'CTA leaves', 'CTAs leave')} {sms - count} of {sms} SMs without work",
         "split the work further: use smaller tiles, or several CTAs for one sum (split-K); or do the work of several "
         "launches in one",
         {"ctas": count, "sms": sms},
         confidence="low",
         estimate=(likely, 1.0, most),
     )
+
+
+def _sums_long(kernel: Kernel) -> bool:
+    """Whether a loop multiplies in many iterations, which CTAs can share. One CTA is enough for a last small sum."""
+    loops = [loop for loop in kernel.main_loops if any(op.name in MMAS for op in own(loop))]
+    return any((kernel.iterations(loop) or 0) >= _LONG for loop in loops)
 
 
 def _gain_of_one_pass(kernel: Kernel, count: int) -> float:

@@ -218,7 +218,7 @@ def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     if descriptor := kernel.descriptor_in_parts(access):
         why, advice = passed_in_parts(descriptor)
     elif divisors := wrapped_by(kernel, access):
-        why, advice = wrapped(divisors)
+        why, advice = wrapped(kernel, divisors)
     elif access.value.loaded and access.has_neighbours:
         why, advice = FROM_MEMORY
     else:

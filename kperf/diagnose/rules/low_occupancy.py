@@ -107,6 +107,7 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
     if kernel.grid is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms:  # launch-too-small
         return None
     launched = math.ceil(math.prod(kernel.grid) / H200.sms)
+    gain = now * H200.sms / math.prod(kernel.grid)
     warps = launched * kernel.total_warps
     asked = launched * bytes_at_once(kernel)
     if launched >= now or asked >= (SM_BYTES_IN_FLIGHT if warps < FEW_WARPS_ON_SM else LEAST_SM_BYTES):
@@ -120,7 +121,7 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         f"launch {now} CTAs an SM, each with a smaller share of the iterations",
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
-        estimate=(min(1.3, now / launched), 1.0, now / launched),
+        estimate=(min(1.3, gain**0.5), 1.0, gain),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from kperf.console import agreeing
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import VECTOR_BYTES
@@ -20,7 +21,7 @@ from kperf.trace.analyze.finding import Finding
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of contiguous rows whose beginning may lie anywhere, and of launches whose rows alone are contiguous."""
-    return findings(kernel, RULE.id, _REASONS)
+    return findings(kernel, RULE.id, _REASONS | {"remainder": lambda vector: wrapped(kernel, vector.unknown)})
 
 
 def _of_alignment(vector: Vector) -> tuple[str, str]:
@@ -35,6 +36,17 @@ def _of_an_offset(vector: Vector) -> tuple[str, str]:
         f"rows begin up to {offset_of_rows(vector.access)} bytes after a multiple of {VECTOR_BYTES} bytes",
         f"begin rows at multiples of {VECTOR_BYTES} bytes: pad what stands before them, or move it to a tensor of its "
         "own",
+    )
+
+
+def _of_a_program(vector: Vector) -> tuple[str, str]:
+    """As of a dimension of length 1 behind the one that is reduced: `n * K + tl.program_id(1)`, where K is 1."""
+    axes = " and ".join(f"tl.program_id({axis})" for axis in vector.unknown)
+    return (
+        f"the compiler does not know that {axes} {agreeing(len(vector.unknown), 'is', 'are')} 0 at this launch, whose "
+        "grid has one CTA along that axis, so that rows may begin anywhere",
+        f"leave {axes} out of the address at such a launch, under an `if` of a tl.constexpr or of a length that is 1 "
+        "then (`if K != 1:`), which Triton specialises the kernel for",
     )
 
 
@@ -62,10 +74,6 @@ def _of_memory(_: Vector) -> tuple[str, str]:
     return FROM_MEMORY
 
 
-def _of_a_remainder(vector: Vector) -> tuple[str, str]:
-    return wrapped(vector.unknown)
-
-
 def _of_a_descriptor(vector: Vector) -> tuple[str, str]:
     return passed_in_parts(vector.unknown[0])
 
@@ -74,8 +82,8 @@ _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
     "offset": _of_an_offset,
+    "program": _of_a_program,
     "quotient": _of_a_quotient,
-    "remainder": _of_a_remainder,
     "stride": _of_a_stride,
     "descriptor": _of_a_descriptor,
 }

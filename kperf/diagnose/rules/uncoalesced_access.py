@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, name_of, own
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, own, tensor_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
@@ -79,7 +79,7 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
                 RULE.id,
                 access.operation,
                 "low",
-                f"many threads load the same element of {name_of(access.value, kernel)}, because the layout is that of "
+                f"many threads load the same element of {tensor_of(access, kernel)}, because the layout is that of "
                 f"the tile to which the elements are broadcast: an iteration's requests take some {requests} cycles of "
                 f"an SM, and its arithmetic and bytes take {least:.0f}",
                 "make the tile longer along the dimension of the broadcast, so that each element that a thread loads "
@@ -260,11 +260,24 @@ def _advice(kernel: Kernel, access: Access) -> str:
         return "load the elements in the order of memory, and permute them with tl.gather"
     parts = _distance(access)
     if not 2 <= parts <= _PARTS:
+        if _is_transposed(kernel, access):
+            return (
+                f"give the tile {SECTOR_BYTES // access.tensor.bytes} elements or more of each of its dimensions, and "
+                f"pass the stride of {tensor_of(access, kernel)} that is 1 as a tl.constexpr (or as 1): its rows run "
+                "across those of other tensors, and each load and store then gets threads along its own rows"
+            )
         return (
             "let the last index of the tile run along the dimension whose stride is 1, and pass that stride as a "
             "tl.constexpr (or as 1, which the compiler then knows)"
         )
     return _advice_of_parts(kernel, access, parts)
+
+
+def _is_transposed(kernel: Kernel, access: Access) -> bool:
+    """Whether a tile of one row lies in order in another tensor: along any other row that one would lie apart."""
+    shape = access.tensor.shape
+    one_row = len(shape) > 1 and sum(length > 1 for length in shape) == 1
+    return one_row and any(one.has_neighbours and one.tensor.shape == shape for one in kernel.accesses)
 
 
 def _advice_of_parts(kernel: Kernel, access: Access, parts: int) -> str:
@@ -295,7 +308,7 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
     if descriptor := kernel.descriptor_in_parts(access):
         return passed_in_parts(descriptor)[1]
     if divisors := wrapped_by(kernel, access):
-        return wrapped(divisors)[1]
+        return wrapped(kernel, divisors)[1]
     if kernel.is_gluon:
         return (
             f"let the layout's order begin with dimension {along}, and its size_per_thread and threads_per_warp lie "
@@ -341,7 +354,7 @@ def _apart_in_words(kernel: Kernel, access: Access) -> str:
     """How far, where it is the length of a record: the values take a large number for an unknown stride."""
     apart = _distance(access)
     far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
-    return f"neighbouring threads {_verb(access)} elements of {name_of(access.value, kernel)} that lie {far}"
+    return f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
 
 
 def _verb(access: Access) -> str:

@@ -1,0 +1,122 @@
+"""Launches with one CTA, or with one along an axis, and loops whose addresses are data from the second iteration on."""
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+
+pytestmark = pytest.mark.kernels
+
+ROWS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def row_maxima(x, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    k = tl.program_id(1)
+    best = tl.full((BM, BN), float("-inf"), tl.float32)
+    for start in range(0, N, BN):
+        n = start + tl.arange(0, BN)
+        at = m[:, None] * N * K + n[None, :] * K
+        at += k
+        best = tl.maximum(best, tl.load(x + at, mask=(m[:, None] < M) & (n[None, :] < N)).to(tl.float32))
+    tl.store(y + m * K + k, tl.max(best, 1), mask=m < M)
+
+x, y = torch.empty(4096, 8192, device="cuda", dtype=torch.bfloat16), torch.empty(4096, device="cuda")
+"""
+ONE = "row_maxima[(1024, 1)](x, y, 4096, 8192, 1, 4, 512)\n"
+TWO = "row_maxima[(512, 2)](x, y, 2048, 8192, 2, 4, 512)\n"
+
+
+def found(tmp_path, text):
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    return {one.id: one for one in diagnose(kernel).findings}
+
+
+def test_the_number_of_the_only_cta_along_an_axis_is_unknown_to_the_compiler(tmp_path):
+    """As of a dimension behind the one that is reduced, whose length is 1 where that one is the last."""
+    one = found(tmp_path, ROWS + ONE)["narrow-access"]
+    assert one.message == (
+        "a thread loads 2 bytes at a time where 16 bytes are contiguous: the compiler does not know that "
+        "tl.program_id(1) is 0 at this launch, whose grid has one CTA along that axis, so that rows may begin anywhere"
+    )
+    assert one.advice.startswith("leave tl.program_id(1) out of the address at such a launch, under an `if` of")
+    advised = ROWS.replace("        at += k", "        if K != 1:\n            at += k")
+    assert "narrow-access" not in found(tmp_path, advised + ONE)
+
+
+def test_where_an_axis_has_two_ctas_their_rows_do_begin_elsewhere(tmp_path):
+    beside = ROWS.replace("n[None, :] * K", "n[None, :]").replace("* N * K", "* N").replace("at += k", "at += 3 * k")
+    one = found(tmp_path, beside + TWO)["narrow-access"]
+    assert "bytes after a multiple of 16 bytes" in one.message
+    assert one.advice.startswith("begin rows at multiples of 16 bytes")
+
+
+def test_one_cta_with_a_long_sum_is_too_few(tmp_path):
+    """A matrix of one tile: its iterations are work for the other SMs."""
+    text = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def one_tile(a, b, c, K, B: tl.constexpr, BK: tl.constexpr):
+    r, k = tl.arange(0, B), tl.arange(0, BK)
+    acc = tl.zeros((B, B), tl.float32)
+    for s in range(0, K, BK):
+        acc = tl.dot(tl.load(a + r[:, None] * K + s + k[None, :]), tl.load(b + (s + k)[:, None] * B + r[None, :]), acc)
+    tl.store(c + r[:, None] * B + r[None, :], acc)
+
+a, b = torch.empty(2, 128 * 8192, device="cuda", dtype=torch.bfloat16)
+one_tile[(1,)](a, b, torch.empty(128, 128, device="cuda"), LENGTH, 128, 64)
+"""
+    one = found(tmp_path, text.replace("LENGTH", "8192"))["launch-too-small"]
+    assert (one.message, one.severity) == ("1 CTA leaves 131 of 132 SMs without work", "medium")
+    assert "launch-too-small" not in found(tmp_path, text.replace("LENGTH", "256"))
+
+
+FLIPPED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def flipped(x, y, last, stride: int, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + last + i * stride))
+
+x, y = torch.empty(2, 1 << 20, device="cuda")
+flipped[(1024,)](x, y, (1 << 20) - 1, -1, 1024)
+"""
+
+
+def test_a_stride_of_minus_1_moves_nothing_more_from_memory(tmp_path):
+    one = found(tmp_path, FLIPPED)["uncoalesced-access"]
+    assert "between the SM and its cache" in one.message
+    assert one.severity == "medium"
+
+
+SEARCH = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def search(x, table, y, LENGTH: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i)
+    low, high = tl.zeros_like(i), tl.zeros_like(i) + LENGTH
+    for _ in range(STEPS):
+        middle = (low + high) // 2
+        below = tl.load(table + middle) < v
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(below, high, middle)
+    tl.store(y + i, low)
+
+x, table = torch.empty(1 << 20, device="cuda", dtype=DTYPE), torch.empty(4096, device="cuda", dtype=DTYPE)
+search[(2048,)](x, table, torch.empty(1 << 20, device="cuda", dtype=torch.int32), 4096, 12, 512)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_search_begins_at_one_element_and_goes_where_the_data_say(tmp_path, dtype):
+    """In the first iteration all threads load the same number, and in no later one."""
+    rules = set(found(tmp_path, SEARCH.replace("DTYPE", f"torch.{dtype}")))
+    assert not {"redundant-load", "uncoalesced-access"} & rules
