@@ -15,6 +15,8 @@ from kperf.trace.analyze import facts
 from kperf.trace.analyze.finding import Level
 from kperf.trace.analyze.models import Timeline, Unit, View
 
+_CELL = "findings; time of a launch without events; time of an iteration or a CTA with events"
+"""What a cell of the tables holds."""
 _SENTENCES = 3
 """Of a verdict that are kept."""
 
@@ -111,10 +113,10 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
         shown = readings[place]
         base = readings.get(Place(gpu, place.kernel, first), shown)
         view = f"; view {shown.view} instead of {base.view}" if shown.view != base.view else ""
-        return f"{'**differs**: ' if place in apart else ''}{_conclusions(shown)}{view}"
+        return f"{f'**differs from {first}**: ' if place in apart else ''}{_conclusions(shown)}{view}"
 
     lines = md.table(
-        [f"example on {gpu}", *(f"Triton {version}" for version in versions)],
+        [f"example on {gpu}", *(f"Triton {version}: {_CELL}" for version in versions)],
         [
             [kernel, *(cell(Place(gpu, kernel, version)) for version in versions)]
             for kernel, times in traced.items()
@@ -133,8 +135,8 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
 
 
 def _conclusions(one: Reading) -> str:
-    """Findings, and the times behind them."""
+    """Findings, and the times behind them: of a launch without events, and of an iteration or CTA with events."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
     bound = ", no longer than its MMAs" if one.at_bound else ""
     cycles = f"{'iteration' if one.unit == 'iteration' else 'CTA'} {one.cycles:.0f} cycles{bound}"
-    return f"{found}; launch {one.launch_ms:.3f} ms, {cycles}"
+    return f"{found}; launch {one.launch_ms:.3f} ms; {cycles}"
