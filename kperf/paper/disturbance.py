@@ -241,20 +241,21 @@ def markdown(folder: Path) -> str:
 
 def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
-        return "-"
+        return "not recorded"
     return "not sampled" if row.why_all else f"{row.cost:+.1%}"
 
 
 def _changes(row: DisturbanceRow | None) -> str:
     """Why events cost a launch what they do, by what the compiler made of it; else only the time changes."""
     if row is None:
-        return "-"
+        return "not recorded"
     before, after = row.original, row.instrumented
     changes = []
     if before.occupancy != after.occupancy:
-        changes.append(f"{before.occupancy} -> {after.occupancy} CTAs an SM")
+        fit = agreeing(after.occupancy, "CTA fits", "CTAs fit")
+        changes.append(f"{after.occupancy} {fit} on an SM instead of {before.occupancy}")
     if after.spilled_bytes > before.spilled_bytes + COUNTER_BYTES:
-        changes.append(f"{after.spilled_bytes - before.spilled_bytes} bytes more spilled")
+        changes.append(f"a thread spills {after.spilled_bytes - before.spilled_bytes} bytes more")
     if not row.same_order:
         changes.append("the order of instructions")
     return ", ".join(changes) or ("only the time" if row.cost > UNDISTURBED else "nothing")

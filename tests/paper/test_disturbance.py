@@ -191,7 +191,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         about = {"environment": writer.record_environment(environment())}
         writer.append([row.model_copy(update=about) for row in rows])
     table = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].splitlines()
-    changed = "6 -> 8 CTAs an SM, the order of instructions"
+    changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table == [
         f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high, medium |",
         f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not sampled | low, low |",
@@ -203,14 +203,14 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
     [
         (6, 16, True, 1.051, "only the time"),  # 16 bytes are the events' counter
         (6, 16, True, 1.049, "nothing"),
-        (5, 17, True, 1.2, "6 -> 5 CTAs an SM, 17 bytes more spilled"),
+        (5, 17, True, 1.2, "5 CTAs fit on an SM instead of 6, a thread spills 17 bytes more"),
         (6, 0, False, 0.9, "the order of instructions"),
     ],
 )
 def test_what_events_change_is_said_of_each_kernel(occupancy, spilled, same_order, ratio, changes):
     resources = {"registers": 40, "spilled_bytes": spilled, "shared_bytes": 0, "occupancy": occupancy}
     assert disturbance._changes(made(instrumented=resources, same_order=same_order, ratio=ratio)) == changes
-    assert disturbance._changes(None) == "-"
+    assert disturbance._changes(None) == "not recorded"
 
 
 def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path):

@@ -359,7 +359,8 @@ def test_the_pages_say_what_events_cost():
     found = fig13.summary(RECORDED / "h200").numbers
     added = [cost.ratio - 1 for cost in costs.values()]
     assert said(f"vanilla and improved | {percent(found['fig13 mean'])} | {percent(found['fig13 worst'])} |")
-    assert said(f"| all {len(costs)} recorded kernels | {percent(statistics.fmean(added))} | {percent(max(added))} |")
+    slowed = f"{percent(statistics.fmean(added))} | {percent(max(added))} |"
+    assert said(f"| all {len(costs)} recorded kernels of the examples and of Fig. 11 | {slowed}")
     vanilla, improved, plus = (
         percent(max(costs[name].several) - 1) for name in ("vanilla", "improved", "improved_plus")
     )
