@@ -118,7 +118,7 @@ def test_what_the_artifacts_experiments_print_is_that_of_the_record():
         hidden = f"{arithmetic.under_any_mmas:.0f} of {arithmetic.cycles:.0f} cycles"
         assert f'"{label} hides {hidden}"' in PAGES["artifact.md"]
         assert (arithmetic.under_any_mmas < arithmetic.cycles / 2) == (name == "vanilla")
-    assert said("events make a launch less than 10 % slower")
+    assert said("events slow a launch by less than 10 %")
     for gpu in ("h200", "h100-80gb-hbm3"):
         assert statistics.fmean(cost.ratio - 1 for cost in fig13.kernel_costs(RECORDED / gpu)) < 0.1
 
@@ -309,7 +309,8 @@ def test_what_a_sample_still_costs_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
     costs = {row.kernel: 100 * row.cost for row in rows if row.way == "sampled"}
     assert said(f"`flash_decoding_combine` (7 us) takes {costs['flash_decoding_combine']:.1f} % longer")
-    assert said(f"one of `layer_norm` {costs['layer_norm']:.1f} %, and one of `mlp_norm` {costs['mlp_norm']:.1f} %.")
+    layer_norm, mlp_norm = (f"a launch of `{name}` {costs[name]:.1f} %" for name in ("layer_norm", "mlp_norm"))
+    assert said(f"{layer_norm}, and {mlp_norm}.")
 
 
 def test_the_page_of_public_kernels_is_that_of_the_record():
