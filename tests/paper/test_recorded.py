@@ -189,7 +189,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"The two runs have {len(both)} of the figure's 16 points in common")
     values = [re.search(r" (\S+) \(.*then (\S+)", line).groups() for line in again.missed]
     off = [abs(float(second) / float(first) - 1) for first, second in values]
-    assert said(f"The {len(off)} ratios to FA3 outside of the first run's 95 % intervals")
+    assert said(f"The second run's {len(off)} ratios to FA3 outside of the first run's 95 % intervals")
     assert said(f"differ from the first run's ratios by at most {100 * max(off):.1f} %")
     assert said(f"The table leaves out {len(again.retuned)} ratios")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
