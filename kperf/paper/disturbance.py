@@ -241,20 +241,21 @@ def markdown(folder: Path) -> str:
 
 def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
-        return "-"
+        return "not recorded"
     return "not sampled" if row.why_all else f"{row.cost:+.1%}"
 
 
 def _changes(row: DisturbanceRow | None) -> str:
     """Why events cost a launch what they do, by what the compiler made of it; else only the time changes."""
     if row is None:
-        return "-"
+        return "not recorded"
     before, after = row.original, row.instrumented
     changes = []
     if before.occupancy != after.occupancy:
-        changes.append(f"{before.occupancy} -> {after.occupancy} CTAs an SM")
+        fit = agreeing(after.occupancy, "CTA fits", "CTAs fit")
+        changes.append(f"{after.occupancy} {fit} on an SM instead of {before.occupancy}")
     if after.spilled_bytes > before.spilled_bytes + COUNTER_BYTES:
-        changes.append(f"{after.spilled_bytes - before.spilled_bytes} bytes more spilled")
+        changes.append(f"a thread spills {after.spilled_bytes - before.spilled_bytes} bytes more")
     if not row.same_order:
         changes.append("the order of instructions")
     return ", ".join(changes) or ("only the time" if row.cost > UNDISTURBED else "nothing")
@@ -291,9 +292,10 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these numbers, --ctas auto makes the timelines of {count} of {len(read)} kernels from a launch with "
-        f"sampled CTAs recorded, and those of {len(read) - count} {agreeing(len(read) - count, 'kernel', 'kernels')} "
-        f"from a launch with all CTAs recorded. Events change the time of the launch that --ctas auto takes by "
+        f"By the numbers of the table, --ctas auto makes the timelines of {count} of {len(read)} kernels from a launch "
+        f"with sampled CTAs recorded, and those of {len(read) - count} "
+        f"{agreeing(len(read) - count, 'kernel', 'kernels')} from a launch with all CTAs recorded. Events change the "
+        "time of the launch that --ctas auto takes by "
         f"{_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."

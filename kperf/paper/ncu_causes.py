@@ -28,8 +28,8 @@ class Cause:
 _LOADS = Cause("CPIStall", "L1TEX", "warps wait for what they load")
 _LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "warps wait at the barrier until a tile has arrived"))
 _COALESCED = (
-    Cause("UncoalescedGlobalAccess", "", "ncu's rule counts the excess sectors"),
-    Cause("MemoryCacheAccessPattern", "global", "ncu's rule counts how many bytes of a sector are used"),
+    Cause("UncoalescedGlobalAccess", "", "UncoalescedGlobalAccess counts the excess sectors of loads and stores"),
+    Cause("MemoryCacheAccessPattern", "global", "MemoryCacheAccessPattern counts how many bytes of a sector are used"),
 )
 _NARROW = (Cause("CPIStall", r"\bLG\b|local and global", "too many memory instructions fill their queue"),)
 _EXCHANGE = (
@@ -39,12 +39,12 @@ _EXCHANGE = (
     Cause("UncoalescedSharedAccess", "", "warps exchange data through shared memory"),
 )
 _FEW_WARPS = (
-    Cause("TheoreticalOccupancy", "", "ncu's rule says what limits the warps of an SM"),
-    Cause("AchievedOccupancy", "", "ncu's rule says that an SM has fewer warps than it could"),
+    Cause("TheoreticalOccupancy", "", "TheoreticalOccupancy says what limits the number of warps on an SM"),
+    Cause("AchievedOccupancy", "", "AchievedOccupancy says that an SM has fewer warps than it could"),
 )
 _FMA = (
-    Cause("HighPipeUtilization", r"\bFMA", "ncu's rule names the pipeline that works in place of the tensor cores"),
-    Cause("FPInstructions", "", "ncu's rule counts the instructions that work in place of the tensor cores"),
+    Cause("HighPipeUtilization", r"\bFMA", "the named FMA pipeline works in place of the tensor cores"),
+    Cause("FPInstructions", "", "FPInstructions counts the instructions that work in place of MMAs"),
 )
 
 CAUSES: dict[str, tuple[Cause, ...]] = {
@@ -52,8 +52,8 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("CPIStall", r"\bLG\b|local and global", "atomics fill the queue of memory instructions"),
     ),
     "bank-conflicts": (
-        Cause("SharedMemoryConflicts", "", "ncu's rule counts the conflicts"),
-        Cause("UncoalescedSharedAccess", "", "ncu's rule counts the excess wavefronts"),
+        Cause("SharedMemoryConflicts", "", "SharedMemoryConflicts counts the bank conflicts"),
+        Cause("UncoalescedSharedAccess", "", "UncoalescedSharedAccess counts the excess wavefronts of shared memory"),
     ),
     "conversion-in-loop": _EXCHANGE,
     "debug-in-kernel": (Cause("CPIStall", "barrier", "warps wait at the barrier that was left in the kernel"),),
@@ -64,21 +64,25 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
     "float64": (
-        Cause("HighPipeUtilization", "FP64", "ncu's rule names the pipeline of float64"),
-        Cause("SOLFPRoofline", "FP64|double", "ncu's rule says how much of the work is in float64"),
-        Cause("FPInstructions", "FP64|double", "ncu's rule counts instructions of float64"),
+        Cause("HighPipeUtilization", "FP64", "the named pipeline computes in float64"),
+        Cause("SOLFPRoofline", "FP64|double", "SOLFPRoofline says how much of the work is in float64"),
+        Cause("FPInstructions", "FP64|double", "FPInstructions counts instructions of float64"),
     ),
-    "idle-threads": (Cause("ThreadDivergence", "", "ncu's rule counts the threads of a warp that work"),),
-    "imbalance": (Cause("WorkloadImbalance", "", "ncu's rule compares the SMs' active cycles"),),
-    "launch-too-small": (Cause("LaunchConfiguration", "grid", "ncu's rule compares the grid with the SMs"),),
+    "idle-threads": (Cause("ThreadDivergence", "", "ThreadDivergence counts the threads of a warp that work"),),
+    "imbalance": (Cause("WorkloadImbalance", "", "WorkloadImbalance compares the active cycles of the SMs"),),
+    "launch-too-small": (
+        Cause("LaunchConfiguration", "grid", "LaunchConfiguration compares the number of CTAs with the number of SMs"),
+    ),
     "loads-not-pipelined": _LONGER_WAITS,
-    "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "the instructions of a division run on this pipeline"),),
+    "loop-division": (
+        Cause("HighPipeUtilization", r"ALU|XU", "the named pipeline runs the instructions of a division"),
+    ),
     "low-occupancy": _FEW_WARPS,
     "mask-stops-vectors": _NARROW,
     "narrow-access": (*_NARROW, *_COALESCED),
     "ordered-atomics": (Cause("CPIStall", "membar|memory barrier", "warps wait at the fences around atomics"),),
     "random-numbers": (
-        Cause("HighPipeUtilization", r"ALU|FMA", "ncu's rule names the pipeline of Philox's integer arithmetic"),
+        Cause("HighPipeUtilization", r"ALU|FMA", "the named pipeline computes Philox's integer arithmetic"),
     ),
     "reduction-in-loop": _EXCHANGE,
     "register-spills": (
@@ -90,15 +94,17 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause(
             "HighPipeUtilization",
             r"ALU|FMA",
-            "ncu's rule names the pipeline of the triangle's selections and additions",
+            "the named pipeline computes the triangle's selections and additions",
         ),
         Cause("CPIStall", "MIO|short scoreboard", "each prefix's reduction shuffles elements through this queue"),
     ),
     "slow-math": (
-        Cause("HighPipeUtilization", "highest-utilized", "ncu's rule names the pipeline that the function fills"),
-        Cause("CPIStall", "math pipe", "warps wait for the pipeline that the function fills"),
+        Cause("HighPipeUtilization", "highest-utilized", "the named pipeline computes the math function"),
+        Cause("CPIStall", "math pipe", "warps wait for the pipeline that computes the math function"),
     ),
-    "tail-wave": (Cause("LaunchConfiguration", "tail effect|wave", "ncu's rule counts the CTAs of the last wave"),),
+    "tail-wave": (
+        Cause("LaunchConfiguration", "tail effect|wave", "LaunchConfiguration counts the CTAs of the last wave"),
+    ),
     "too-few-stages": _LONGER_WAITS,
     "too-few-warps": _FEW_WARPS,
     "uncoalesced-access": _COALESCED,

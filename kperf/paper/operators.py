@@ -206,8 +206,8 @@ def sentences(rows: Sequence[OperatorRow]) -> list[str]:
     ]
     if estimated:
         lines.append(
-            f"{close} of {len(estimated)} estimated gains differ from the measured gain by a factor of at most "
-            f"{proof.CLOSE}."
+            f"For {close} of {_kernels(len(estimated))}, the estimated gain differs from the measured gain by a factor "
+            f"of at most {proof.CLOSE}."
         )
     if failed:
         lines.append(f"{agreeing(len(failed), 'An operator', 'Operators')} that did not run: {', '.join(failed)}.")

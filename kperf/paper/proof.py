@@ -467,12 +467,12 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     off = [name for name, factor, _ in estimated if not 1 / CLOSE <= factor <= CLOSE]
     outside = [name for name, _, is_inside in estimated if not is_inside]
     count = len(estimated)
-    close, inside = count - len(off), count - len(outside)
+    close, inside, kernels = count - len(off), count - len(outside), agreeing(count, "kernel", "kernels")
     return [
-        f"{close} of {count} estimated gains ({close / count:.0%}) {agreeing(close, 'differs', 'differ')} from the "
-        f"measured gain by a factor of at most {CLOSE}{_named('. The estimate is further off for', off)}.",
-        f"{inside} of {count} measured gains {agreeing(inside, 'lies', 'lie')} in the interval of "
-        f"{agreeing(inside, 'its', 'their')} estimate{_named('. The measured gain is outside for', outside)}.",
+        f"For {close} of {count} faulty {kernels} ({close / count:.0%}), the estimated gain differs from the measured "
+        f"gain by a factor of at most {CLOSE}{_named('. The estimate is further off for', off)}.",
+        f"For {inside} of {count} faulty {kernels}, the measured gain lies in the interval of the estimate"
+        f"{_named('. The measured gain is outside for', outside)}.",
     ]
 
 
@@ -496,8 +496,8 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     ]
     if len(gains) > 1:
         lines.append(
-            f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
-            f"{_mean(speedups):.2f} x; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is "
+            f"The median of the {len(gains)} measured gains is {statistics.median(speedups):.2f} x, and the geometric "
+            f"mean {_mean(speedups):.2f} x; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is "
             f"{_mean(speedups[:-1]):.2f} x."
         )
     return lines

@@ -85,9 +85,9 @@ class Place(NamedTuple):
 
 
 def tables(readings: Mapping[Place, Reading], versions: Sequence[str]) -> list[str]:
-    """Lines of Markdown: for each GPU a column a Triton, and a row an example that was traced with several.
+    """Lines of Markdown: for each GPU a table with a row an example that was traced with several Tritons.
 
-    `versions`: in the order of the columns; the first that has readings is the one that others are compared with.
+    `versions`: in the order of their numbers; the first that has readings is the one that others are compared with.
     """
     lines = []
     for gpu in sorted({place.gpu for place in readings}):
@@ -105,36 +105,54 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     compared = {place: readings[base] for place in readings if (base := Place(gpu, place.kernel, first)) in readings}
     apart = {place for place, known in compared.items() if not readings[place].agrees(known)}
 
-    def cell(place: Place) -> str:
-        if place not in readings:
-            return "not run"
-        shown = readings[place]
-        base = readings.get(Place(gpu, place.kernel, first), shown)
-        view = f"; view {shown.view} instead of {base.view}" if shown.view != base.view else ""
-        return f"{'**differs**: ' if place in apart else ''}{_conclusions(shown)}{view}"
-
-    lines = md.table(
-        [f"example on {gpu}", *(f"Triton {version}" for version in versions)],
-        [
-            [kernel, *(cell(Place(gpu, kernel, version)) for version in versions)]
-            for kernel, times in traced.items()
-            if times > 1
-        ],
+    head = (
+        f"example on {gpu}",
+        f"findings with Triton {first}",
+        "other findings with another Triton",
+        f"ms of a launch without events, with Triton {'; '.join(versions)}",
+        f"cycles with events, with Triton {'; '.join(versions)}",
     )
+    rows = [
+        _row(kernel, {version: readings.get(Place(gpu, kernel, version)) for version in versions})
+        for kernel, times in traced.items()
+        if times > 1
+    ]
+    lines = md.table(head, rows)
     for version in others:
         count = sum(place.triton == version for place in compared)
-        differing = sorted(place.kernel for place in apart if place.triton == version)
+        names = sorted(place.kernel for place in apart if place.triton == version)
         sentence = (
             f"On {gpu}, Triton {version} gives the same view and findings as Triton {first} for "
-            f"{count - len(differing)} of {count} {agreeing(count, 'example', 'examples')}"
+            f"{count - len(names)} of {count} {agreeing(count, 'example', 'examples')}"
         )
-        lines += ["", f"{sentence}; they differ for {', '.join(differing)}." if differing else f"{sentence}."]
+        lines += ["", f"{sentence}; they differ for {', '.join(names)}." if names else f"{sentence}."]
     return lines
 
 
-def _conclusions(one: Reading) -> str:
-    """Findings, and the times behind them."""
+def _row(kernel: str, by_version: Mapping[str, Reading | None]) -> list[str]:
+    """The first version's conclusions, the others' where they are not the same, and the numbers of each."""
+    first, *others = by_version
+    base = by_version[first]
+    apart = [
+        f"{version}: {_conclusions(one, base)}"
+        for version in others
+        if (one := by_version[version]) is not None and (base is None or not one.agrees(base))
+    ]
+    units = dict.fromkeys(one.unit for one in by_version.values() if one is not None)
+    times = ["not run" if one is None else f"{one.launch_ms:.3f}" for one in by_version.values()]
+    cycles = ["not run" if one is None else f"{one.cycles:.0f}" for one in by_version.values()]
+    return [
+        kernel,
+        "not run" if base is None else _conclusions(base),
+        "; ".join(apart) or "none",
+        "; ".join(times),
+        f"{' or '.join(units)}: {'; '.join(cycles)}",
+    ]
+
+
+def _conclusions(one: Reading, base: Reading | None = None) -> str:
+    """Findings, whether the MMAs bound an iteration, and the view where that of `base` is another."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
     bound = ", no longer than its MMAs" if one.at_bound else ""
-    cycles = f"{'iteration' if one.unit == 'iteration' else 'CTA'} {one.cycles:.0f} cycles{bound}"
-    return f"{found}; launch {one.launch_ms:.3f} ms, {cycles}"
+    view = f", view {one.view} instead of {base.view}" if base is not None and one.view != base.view else ""
+    return f"{found}{bound}{view}"

@@ -200,26 +200,30 @@ def tables(rows: Sequence[Row]) -> str:
         + [_cell([row for row in rows if (row.triton, row.target) == (version, arch.name)]) for version in versions]
         for arch in KNOWN
     ]
-    refused: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for row in rows:
-        if not row.ok:
-            refused.setdefault((row.kernel, row.message), {}).setdefault(row.triton, []).append(row.target)
-    reasons = []
-    for (kernel, message), of_version in sorted(refused.items()):
-        where = "; ".join(
-            f"{version}: {', '.join(of_version[version])}" for version in versions if version in of_version
-        )
-        reasons.append((kernel, where, message))
     of_rows = ((row, row.reading) for row in rows if row.reading)  # in the order of time: the newest of each counts
     readings = {Place(one.gpu, row.kernel, row.triton): one for row, one in of_rows}
     lines = [
         *md.table(["target", *(f"Triton {version}" for version in versions)], of_targets),
         "",
         *md.table(
-            ("kernel", "Triton versions and targets for which it does not compile", "the compiler's message"), reasons
+            ("kernels", "Triton versions and targets for which they do not compile", "the compiler's message"),
+            _refusals(rows, versions),
         ),
     ]
     return "\n".join([*lines, *reading_tables(readings, versions)])
+
+
+def _refusals(rows: Sequence[Row], versions: Sequence[str]) -> list[tuple[str, str, str]]:
+    """What does not compile, a line for the kernels that fail in the same places with the same message."""
+    places: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        if not row.ok:
+            places.setdefault((row.kernel, row.message), {}).setdefault(row.triton, []).append(row.target)
+    kernels: dict[tuple[str, str], list[str]] = {}
+    for (kernel, message), targets in sorted(places.items()):
+        where = "; ".join(f"{version}: {', '.join(targets[version])}" for version in versions if version in targets)
+        kernels.setdefault((where, message), []).append(kernel)
+    return [(", ".join(failing), where, message) for (where, message), failing in kernels.items()]
 
 
 def _cell(rows: Sequence[Row]) -> str:
@@ -231,10 +235,9 @@ def _cell(rows: Sequence[Row]) -> str:
     compiled = {row.kernel for row in rows if row.ok and row.stage == "machine code"}
     if not ran:
         return f"{len(compiled)} of {len(tried)} compile"
-    words = [f"{len(ran)} ran"]
-    if compiled - ran:
-        words.append(f"{len(compiled - ran)} of the other {len(tried - ran)} compile")
-    return ", ".join(words)
+    if not compiled - ran:
+        return f"{len(ran)} ran"
+    return f"{len(ran)} ran; of {len(tried - ran)} that did not run, {len(compiled - ran)} compile"
 
 
 def main(words: Sequence[str]) -> None:

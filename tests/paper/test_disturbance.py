@@ -128,9 +128,9 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "norm has 40 registers and spills 0 bytes.",
         "Over the 2 kernels that can be sampled, events change the time of a launch by 11.5% on average and 20.0% at "
         "worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with sampled CTAs recorded.",
-        "By these numbers, --ctas auto makes the timelines of 2 of 3 kernels from a launch with sampled CTAs recorded, "
-        "and those of 1 kernel from a launch with all CTAs recorded. Events change the time of the launch that --ctas "
-        "auto takes by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
+        "By the numbers of the table, --ctas auto makes the timelines of 2 of 3 kernels from a launch with sampled "
+        "CTAs recorded, and those of 1 kernel from a launch with all CTAs recorded. Events change the time of the "
+        "launch that --ctas auto takes by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
         "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
         "without events.",
         "kperf recorded all CTAs of the 1 kernel that cannot be sampled in two runs. The time of a launch with events, "
@@ -191,7 +191,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         about = {"environment": writer.record_environment(environment())}
         writer.append([row.model_copy(update=about) for row in rows])
     table = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].splitlines()
-    changed = "6 -> 8 CTAs an SM, the order of instructions"
+    changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table == [
         f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high, medium |",
         f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not sampled | low, low |",
@@ -203,14 +203,14 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
     [
         (6, 16, True, 1.051, "only the time"),  # 16 bytes are the events' counter
         (6, 16, True, 1.049, "nothing"),
-        (5, 17, True, 1.2, "6 -> 5 CTAs an SM, 17 bytes more spilled"),
+        (5, 17, True, 1.2, "5 CTAs fit on an SM instead of 6, a thread spills 17 bytes more"),
         (6, 0, False, 0.9, "the order of instructions"),
     ],
 )
 def test_what_events_change_is_said_of_each_kernel(occupancy, spilled, same_order, ratio, changes):
     resources = {"registers": 40, "spilled_bytes": spilled, "shared_bytes": 0, "occupancy": occupancy}
     assert disturbance._changes(made(instrumented=resources, same_order=same_order, ratio=ratio)) == changes
-    assert disturbance._changes(None) == "-"
+    assert disturbance._changes(None) == "not recorded"
 
 
 def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path):

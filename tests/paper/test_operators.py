@@ -155,7 +155,7 @@ def test_kernels_are_counted_by_severity_and_gain():
         "finding.",
         "`--try` timed other configurations of 3 kernels. The fastest configuration makes 2 kernels at least 10% "
         "faster (1.25 to 4.00 x, median 2.62 x); 1 kernel becomes slower with each configuration that was timed.",
-        "2 of 3 estimated gains differ from the measured gain by a factor of at most 1.5.",
+        "For 2 of 3 kernels, the estimated gain differs from the measured gain by a factor of at most 1.5.",
         "An operator that did not run: third.",
     ]
 

@@ -169,14 +169,15 @@ def test_totals_name_what_misses_them():
         "silent (spills, exit status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
         "Of 3 clean kernels, 1 has no finding. The severest finding of a clean kernel has severity high in 1 (alarm: "
         "spills at line 3), medium in 0, low in 1 kernels. A change was timed on none of the clean kernels.",
-        "1 of 2 estimated gains (50%) differs from the measured gain by a factor of at most 1.5. The estimate is "
-        "further off for first.",
-        "1 of 2 measured gains lies in the interval of its estimate. The measured gain is outside for first.",
+        "For 1 of 2 faulty kernels (50%), the estimated gain differs from the measured gain by a factor of at most "
+        "1.5. The estimate is further off for first.",
+        "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. The measured gain is "
+        "outside for first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",
         "With the advised change, 2 of 2 kernels become at least 10% faster, 0 gain less than 10%, and 0 become "
         "slower.",
-        "The median of these 2 gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the geometric mean "
-        "is 2.00 x.",
+        "The median of the 2 measured gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the "
+        "geometric mean is 2.00 x.",
         "Kernels whose gain was not measured: other, silent, third.",
     ]
 
@@ -201,9 +202,8 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         in lines[1]
     )
     assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
-    assert (
-        "2 of 3 measured gains lie in the interval of their estimate. The measured gain is outside for loses." in lines
-    )
+    inside = "For 2 of 3 faulty kernels, the measured gain lies in the interval of the estimate."
+    assert f"{inside} The measured gain is outside for loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
@@ -224,8 +224,9 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
         "finding names 0.",
         "Of 1 clean kernel, 1 has no finding. The severest finding of a clean kernel has severity high in 0, medium in "
         "0, low in 0 kernels. A change was timed on none of the clean kernels.",
-        "1 of 1 estimated gains (100%) differs from the measured gain by a factor of at most 1.5.",
-        "1 of 1 measured gains lies in the interval of its estimate.",
+        "For 1 of 1 faulty kernel (100%), the estimated gain differs from the measured gain by a factor of at most "
+        "1.5.",
+        "For 1 of 1 faulty kernel, the measured gain lies in the interval of the estimate.",
         "The advice was timed on 1 faulty kernel: `--try` made 0 of the changes, and 1 was made by hand.",
         "With the advised change, 1 of 1 kernel becomes at least 10% faster, 0 gain less than 10%, and 0 become "
         "slower.",

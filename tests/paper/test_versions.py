@@ -85,7 +85,7 @@ def test_the_tables_say_run_only_for_what_ran():
     ]
     lines = tables(rows).splitlines()
     assert lines[0] == "| target | Triton 3.6.0 | Triton 3.10.0 |"
-    assert "| sm_90a | 1 ran, 1 of the other 1 compile | not tried |" in lines
+    assert "| sm_90a | 1 ran; of 1 that did not run, 1 compile | not tried |" in lines
     assert "| sm_100a | 1 of 2 compile | not tried |" in lines
     assert "| sm_80 | not tried | 0 of 1 compile |" in lines
     assert r"| add | 3.6.0: sm_100a | no \| way |" in lines
@@ -230,15 +230,20 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
         row(triton="3.8.0"),
     ]
     lines = tables(rows).splitlines()
-    start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.7.1 | Triton 3.10.0 |")
-    same = "exposed-loads (high); launch 2.000 ms, iteration 1237 cycles"
+    start = lines.index(
+        "| example on NVIDIA H200 | findings with Triton 3.6.0 | other findings with another Triton "
+        "| ms of a launch without events, with Triton 3.6.0; 3.7.1; 3.10.0 "
+        "| cycles with events, with Triton 3.6.0; 3.7.1; 3.10.0 |"
+    )
+    high = "exposed-loads (high)"
     assert lines[start + 2 :] == [
-        f"| gemm | {same} | not run | exposed-loads (high); launch 3.000 ms, iteration 2000 cycles |",
-        "| tma | no finding; launch 2.000 ms, iteration 1237 cycles, no longer than its MMAs | not run "
-        "| **differs**: no finding; launch 2.000 ms, iteration 1237 cycles |",
-        f"| norm | {same} | not run | **differs**: {same.replace('high', 'medium')} |",
-        f"| add | {same} | {same} | not run |",
-        f"| sum | {same} | **differs**: {same}; view memory instead of pipeline | not run |",
+        f"| gemm | {high} | none | 2.000; not run; 3.000 | iteration: 1237; not run; 2000 |",
+        "| tma | no finding, no longer than its MMAs | 3.10.0: no finding | 2.000; not run; 2.000 "
+        "| iteration: 1237; not run; 1237 |",
+        f"| norm | {high} | 3.10.0: exposed-loads (medium) | 2.000; not run; 2.000 | iteration: 1237; not run; 1237 |",
+        f"| add | {high} | none | 2.000; 2.000; not run | iteration: 1237; 1237; not run |",
+        f"| sum | {high} | 3.7.1: {high}, view memory instead of pipeline | 2.000; 2.000; not run "
+        "| iteration: 1237; 1237; not run |",
         "",
         "On NVIDIA H200, Triton 3.7.1 gives the same view and findings as Triton 3.6.0 for 1 of 2 examples; they "
         "differ for sum.",
