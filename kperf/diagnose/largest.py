@@ -1,5 +1,6 @@
 """The value of a kernel that takes most of a thread's registers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kperf.arch import operations
@@ -28,9 +29,9 @@ class Largest:
 
 
 def largest_value(kernel: Kernel) -> Largest | None:
-    """Of what loads, MMAs and widening to floats give; in a loop before outside of one."""
+    """Of what loads, MMAs and widening to floats give, and of what loops carry; in a loop before outside of one."""
     found = []
-    for op in kernel.named(*_MADE):
+    for op in (*kernel.named(*_MADE), *_carried(kernel)):
         types = [tensor for tensor in tensor_types(op.rest.partition(" : ")[2]) if tensor.shape]
         if types:
             tensor = types[-1]
@@ -41,3 +42,13 @@ def largest_value(kernel: Kernel) -> Largest | None:
         return one.registers, len(loops_around(one.operation)), -one.operation.line
 
     return max(found, key=weight, default=None)
+
+
+def _carried(kernel: Kernel) -> Iterator[Operation]:
+    """What makes the numbers that loops hand on to their next iteration: sums, not pointers."""
+    for loop in kernel.named("scf.for"):
+        end = loop.regions[0].operations[-1]
+        for place in range(len(end.operands)):
+            op = kernel.values.maker(end, place)
+            if op is not None and not op.regions and "!tt.ptr" not in op.rest:
+                yield op

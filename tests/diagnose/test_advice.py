@@ -8,7 +8,7 @@ import pytest
 from kperf.arch import GFX942, SM_90A, SM_100A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
-from kperf.diagnose.kernel import loops_around
+from kperf.diagnose.kernel import frame_of, loops_around
 from kperf.diagnose.largest import largest_value
 from kperf.ir.ttgir import Module
 from kperf.trace.analyze.finding import Estimate, Finding, Source
@@ -22,6 +22,34 @@ KERNELS = Path(__file__).parent / "kernels"
 def found(name):
     """The first finding of each rule."""
     return {one.id: one for one in reversed(diagnosis_of(KERNELS / f"{name}.py").findings)}
+
+
+BY_HAND = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def largest_difference(a, b, out, M, N, D, BM: tl.constexpr, BN: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for d in range(D):
+        x = tl.load(a + d * M + rm)
+        y = tl.load(b + d * N + rn)
+        acc = tl.maximum(acc, tl.abs(x[:, None] - y[None, :]))
+    tl.store(out + rm[:, None] * N + rn[None, :], acc)
+
+a, b, out = torch.randn(64, 4096, device="cuda"), torch.randn(64, 2048, device="cuda"), torch.empty(4096, 2048)
+largest_difference[(32, 32)](a, b, out.cuda(), 4096, 2048, 64, 128, 64, num_warps=4)
+"""
+
+
+def test_a_sum_by_hand_is_the_largest_value(tmp_path):
+    script = tmp_path / "distances.py"
+    script.write_text(BY_HAND)
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    largest = largest_value(kernel)
+    assert (largest.tensor.shape, largest.registers) == ((128, 64), 64)
+    assert script.read_text().splitlines()[frame_of(largest.operation).line - 1].startswith("        acc = tl.maximum")
 
 
 def test_what_fewer_warps_cause_is_said_once():
