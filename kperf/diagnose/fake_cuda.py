@@ -220,6 +220,7 @@ class _Generator(_CPU_GENERATOR):
 def fake_cuda(arch: Arch) -> Iterator[_Compile]:
     """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
     found, generator = offline.properties(arch), _Generator("cuda")
+    set_default_device = torch.set_default_device  # what it sets comes below all modes
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "synchronize": _nothing(),
@@ -261,6 +262,8 @@ def fake_cuda(arch: Arch) -> Iterator[_Compile]:
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
         stack.enter_context(patch.object(torch, "Generator", _Generator))
+        default = patch.object(torch, "set_default_device", lambda device: set_default_device(_redirected(device)))
+        stack.enter_context(default)
         stack.enter_context(patch.object(torch.Tensor, "record_stream", _nothing()))
         stack.enter_context(patch.object(torch.Tensor, "pin_memory", lambda tensor, *_: tensor))
         for name in ("start", "stop"):

@@ -507,6 +507,11 @@ stream.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(stream), torch.cuda.device_of(x):
     ready.record(stream)
     x.record_stream(stream)
+torch.set_default_device("cuda")
+y = torch.randn(8)
+assert y.is_cuda and y.device == device
+torch.set_default_device(None)
+assert not torch.randn(8).is_cuda
 assert ready.query() and free == total > 0 and not torch.cuda.is_current_stream_capturing()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

@@ -91,7 +91,10 @@ def test_nothing_is_severe_in_a_clean_kernel(path):
 @pytest.mark.parametrize("path", HELD_OUT, ids=lambda path: path.stem)
 def test_a_held_out_kernel_reads_as_it_was_recorded_or_better(path):
     rows = RecordStore(RECORDED / "h100-80gb-hbm3", "diagnose", proof.ROWS).points()
-    (row,) = (row for row in rows if row.name == path.stem)
+    recorded_as = [row for row in rows if row.name == path.stem]
+    if not recorded_as:
+        pytest.skip("it waits for its record, which comes before any rule knows it")
+    (row,) = recorded_as
     kernels = [diagnose(kernel).findings for kernel in inputs.read(str(path), (), SM_90A)]
     first = {(finding.id, finding.source.line) for findings in kernels for finding in findings[:2]}
     if row.is_clean:

@@ -152,7 +152,10 @@ def test_a_few_samples_say_nothing_and_decide_nothing(count, agreement):
     assert witness.agreement == agreement
     assert (witness.message == "the GPU took 399 samples, too few to say") == (agreement == "none")
     assert (decided(timeline).load_wait.share_by_events is None) == (agreement == "none")
-    assert f"With fewer than {LEAST_SAMPLES} samples the agreement is `none`" in (ROOT / "docs/diagnose.md").read_text()
+    assert (
+        f"With fewer than {LEAST_SAMPLES} samples of the kernel the agreement is `none`"
+        in (ROOT / "docs/diagnose.md").read_text()
+    )
 
 
 def test_why_there_are_no_samples_is_said_and_nothing_where_none_were_asked_for():

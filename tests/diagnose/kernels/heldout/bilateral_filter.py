@@ -35,7 +35,7 @@ def bilateral_filter(
         line = tl.minimum(tl.maximum(y + dy, 0), HEIGHT - 1) * WIDTH
         for dx in tl.static_range(-RADIUS, RADIUS + 1):
             column = tl.minimum(tl.maximum(x + dx, 0), WIDTH - 1)
-            near = tl.load(image_ptr + line[:, None] + column[None, :], cache_modifier=".cg")  # planted: no-l1
+            near = tl.load(image_ptr + line[:, None] + column[None, :], cache_modifier=".cg")  # planted: redundant-load
             step = near - here
             weight = tl.exp2(step * step * tone - 0.18 * (dy * dy + dx * dx))
             total += weight * near

@@ -20,7 +20,7 @@ def compact_points(xyz_ptr, out_ptr, id_ptr, count_ptr, half, POINTS, BLOCK: tl.
     z = tl.load(xyz_ptr + 2 * POINTS + i)
     keep = (tl.abs(x) < half) & (tl.abs(y) < half) & (tl.abs(z) < half)
     ones = tl.full((BLOCK,), 1, tl.int32)
-    to = tl.atomic_add(count_ptr + 0 * i, ones, mask=keep, sem="relaxed")  # planted: atomic-per-element
+    to = tl.atomic_add(count_ptr + 0 * i, ones, mask=keep, sem="relaxed")  # planted: atomic-contention
     tl.store(out_ptr + to, x, mask=keep)
     tl.store(out_ptr + POINTS + to, y, mask=keep)
     tl.store(out_ptr + 2 * POINTS + to, z, mask=keep)

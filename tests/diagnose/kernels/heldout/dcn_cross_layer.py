@@ -12,7 +12,7 @@ import triton.language as tl
 ROWS = 16384
 WIDTH = 1024
 
-configs = [  # planted: small-tiles-in-tuner
+configs = [
     triton.Config({"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 32}, num_warps=2, num_stages=3),
     triton.Config({"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 32}, num_warps=2, num_stages=3),
     triton.Config({"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}, num_warps=2, num_stages=4),
@@ -41,7 +41,7 @@ def cross_layer(
         rk = k + tl.arange(0, BLOCK_K)
         x = tl.load(x_ptr + rm[:, None] * WIDTH + rk[None, :])
         w = tl.load(w_ptr + rk[:, None] * WIDTH + rn[None, :])
-        acc = tl.dot(x, w, acc)
+        acc = tl.dot(x, w, acc)  # planted: small-tile
     at = rm[:, None] * WIDTH + rn[None, :]
     x0 = tl.load(x0_ptr + at).to(tl.float32)
     x = tl.load(x_ptr + at).to(tl.float32)

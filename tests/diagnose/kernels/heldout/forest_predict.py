@@ -17,7 +17,7 @@ NODES = 255
 
 
 @triton.jit
-def forest_predict(
+def forest_predict(  # planted: launch-too-small
     x_ptr,
     feature_ptr,
     threshold_ptr,
@@ -31,7 +31,7 @@ def forest_predict(
 ):
     sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros((BLOCK,), tl.float32)
-    for tree in range(TREES):  # planted: trees-in-series
+    for tree in range(TREES):
         node = tl.zeros((BLOCK,), tl.int32)
         for _ in range(DEPTH):
             feature = tl.load(feature_ptr + tree * NODES + node)

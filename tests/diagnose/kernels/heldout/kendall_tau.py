@@ -13,12 +13,14 @@ SIZE = 32768
 
 
 @triton.jit
-def kendall_tau(x_ptr, y_ptr, sum_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr):
+def kendall_tau(  # planted: imbalance
+    x_ptr, y_ptr, sum_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr
+):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i)
     y = tl.load(y_ptr + i)
     acc = tl.zeros((BLOCK, STEP), tl.int32)
-    for start in range(tl.program_id(0) * BLOCK, SIZE, STEP):  # planted: triangle-imbalance
+    for start in range(tl.program_id(0) * BLOCK, SIZE, STEP):
         j = start + tl.arange(0, STEP)
         product = (x[:, None] - tl.load(x_ptr + j)[None, :]) * (y[:, None] - tl.load(y_ptr + j)[None, :])
         later = j[None, :] > i[:, None]

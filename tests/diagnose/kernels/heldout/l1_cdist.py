@@ -24,7 +24,7 @@ def l1_cdist(
     for d in range(DIM):
         a = tl.load(a_ptr + d * ROWS + rm)
         b = tl.load(b_ptr + d * COLS + rn)
-        acc += tl.abs(a[:, None] - b[None, :])
+        acc += tl.abs(a[:, None] - b[None, :])  # planted: register-spills
     tl.store(out_ptr + rm[:, None] * COLS + rn[None, :], acc)
 
 
@@ -43,7 +43,7 @@ l1_cdist[(COLS // 64, ROWS // 64)](
     BLOCK_M=64,
     BLOCK_N=64,
     num_warps=4,
-    maxnreg=32,  # planted: register-cap-spills
+    maxnreg=32,
 )
 
 want = torch.cdist(a.T.contiguous(), b.T.contiguous(), p=1.0)

@@ -19,7 +19,7 @@ def pixel_linearity(signal_ptr, coef_ptr, out_ptr, TERMS: tl.constexpr, BLOCK: t
     x = tl.load(signal_ptr + pixel)
     acc = tl.zeros((BLOCK,), tl.float32)
     for k in range(TERMS):
-        acc = acc * x + tl.load(coef_ptr + pixel * TERMS + (TERMS - 1 - k))  # planted: lane-per-row
+        acc = acc * x + tl.load(coef_ptr + pixel * TERMS + (TERMS - 1 - k))  # planted: uncoalesced-access
     tl.store(out_ptr + pixel, acc)
 
 

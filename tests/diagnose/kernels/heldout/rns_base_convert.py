@@ -25,7 +25,7 @@ def rns_base_convert(
     for i in range(SOURCE):
         a = tl.load(a_ptr + i * LENGTH + n).to(tl.int64)
         weight = tl.load(weight_ptr + i * TARGET + j).to(tl.int64)
-        acc = (acc + weight[:, None] * a[None, :]) % prime[:, None]  # planted: remainder-in-loop
+        acc = (acc + weight[:, None] * a[None, :]) % prime[:, None]  # planted: loop-division
     tl.store(out_ptr + j[:, None] * LENGTH + n[None, :], acc.to(tl.int32))
 
 

@@ -32,7 +32,7 @@ def cost_volume(
         left = tl.load(left_ptr + (line * WIDTH + x) * CHANNELS + c).to(tl.float32)
         at = x - d[:, None]
         right = tl.load(right_ptr + (line * WIDTH + at) * CHANNELS + c[None, :], mask=at >= 0, other=0.0)
-        cost = tl.sum(left[None, :] * right.to(tl.float32), axis=1)  # planted: no-tensor-cores
+        cost = tl.sum(left[None, :] * right.to(tl.float32), axis=1)  # planted: dot-by-hand
         tl.store(out_ptr + (line * WIDTH + x) * SHIFTS + d, (cost / CHANNELS).to(tl.float16))
 
 
