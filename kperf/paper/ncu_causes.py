@@ -132,7 +132,7 @@ WITHOUT_RULE = {
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",
     "not-separated": "no rule of ncu knows that a window's weights are a column times a row",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
-    "order-of-products": "no rule of ncu knows that products may be taken in another order",
+    "order-of-products": "no rule of ncu knows that matrices may be multiplied in another order",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "program-order": "no rule of ncu compares the order of CTAs with another order",
     "program-per-item": "no rule of ncu knows how many elements one CTA could take",
