@@ -94,9 +94,9 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause(
             "HighPipeUtilization",
             r"ALU|FMA",
-            "the named pipeline computes the triangle's selections and additions",
+            "the named pipeline computes the triangular mask's selections and additions",
         ),
-        Cause("CPIStall", "MIO|short scoreboard", "each prefix's reduction shuffles elements through this queue"),
+        Cause("CPIStall", "MIO|short scoreboard", "prefixes' reductions shuffle elements through the MIO queue"),
     ),
     "slow-math": (
         Cause("HighPipeUtilization", "highest-utilized", "the named pipeline computes the math function"),
@@ -130,16 +130,16 @@ WITHOUT_RULE = {
     "masked-tiles": "no rule of ncu knows which results a mask removes",
     "needless-atomics": "no rule of ncu knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",
-    "not-separated": "no rule of ncu knows that a window's weights can be separated",
+    "not-separated": "no rule of ncu knows that a window's weights are a column times a row",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
-    "order-of-products": "no rule of ncu knows that MMAs may be taken in another order",
+    "order-of-products": "no rule of ncu knows that matrices may be multiplied in another order",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "program-order": "no rule of ncu compares the order of CTAs with another order",
     "program-per-item": "no rule of ncu knows how many elements one CTA could take",
     "project-per-edge": "no rule of ncu knows that rows are gathered and multiplied more than once",
     "quadratic-ranking": "no rule of ncu knows what comparisons with a whole row compute",
-    "recompiled-often": "a kernel is compiled before it runs",
-    "redundant-load": "a second load of an address looks like the first",
+    "recompiled-often": "ncu profiles launches, not compilation",
+    "redundant-load": "to ncu, a second load of an address looks like the first",
     "repeated-launch": "a profile of a launch does not show what other launches read and write again",
     "serial-chain": "no rule of ncu knows which CTA a CTA waits for",
     "small-tile": "no rule of ncu knows the size of an MMA's tile",
@@ -149,7 +149,7 @@ WITHOUT_RULE = {
     "twiddles-recomputed": "no rule of ncu knows which CTAs compute the same values",
     "unrolled-no-pipeline": "no rule of ncu knows which loop was unrolled before it was compiled",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
-    "widened-operands": "no rule of ncu knows the dtype that operands had",
+    "widened-operands": "no rule of ncu knows the dtype of operands before conversion",
 }
 """Fault -> why no rule of ncu names it."""
 

@@ -224,7 +224,7 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path, gpu):
         r"| atomic-contention | CPIStall | `\bLG\b\|local and global` | atomics fill the queue of memory instructions |"
         in lines
     )
-    assert "| recompiled-often | none |  | a kernel is compiled before it runs |" in lines
+    assert "| recompiled-often | none |  | ncu profiles launches, not compilation |" in lines
 
 
 def test_each_fault_of_the_set_has_its_rules_or_the_reason_why_there_is_none():
