@@ -104,8 +104,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"this takes some {by_bit:.0f} cycles of an SM, and all other work takes {max(others, least):.0f} cycles",
             "write libdevice.popc(word), which counts the bits of an int32 or int64 in one instruction (from "
             "triton.language.extra import libdevice); it takes no other type, so convert a uint32 with .to(tl.int32); "
-            "to count some bits alone, libdevice.popc(word & mask)"
-            + _OF_SHORT * (count.bytes < _WIDE),
+            "to count some bits alone, libdevice.popc(word & mask)" + _OF_SHORT * (count.bytes < _WIDE),
             {"bits": count.bits, "elements": count.elements, "count_cycles": by_bit, "word_cycles": by_word},
             confidence="medium",
             estimate=(gain, min(gain, 1.2), 1.5 * gain),
