@@ -17,9 +17,9 @@ from kperf.ir.values import Value, joined
 _BEGIN, _STEP = 1, 3
 """Places of a loop's beginning and step among the operands of `scf.for`."""
 _MOST_ITERATIONS = 256
-"""In which masks are computed, of a CTA: a few milliseconds each."""
-_CTAS = 8
-"""In which masks are computed."""
+"""Of a loop whose masks are computed."""
+_CTAS, _MOST_MASKS = 8, 512
+"""CTAs in which masks are computed, and masks that are computed at most: they take some 2 ms each."""
 _SHARE = 0.5
 """Of the rows of a tile that take part in an iteration: half as many iterations do the same work."""
 _EVEN = 2
@@ -62,7 +62,8 @@ def _of_side(kernel: Kernel, mma: Operation, filling: Filling, place: int, side:
     if not loops or not 1 < math.prod(counts) <= _MOST_ITERATIONS:
         return None
     along = dict(zip((loop.line for loop in loops), counts, strict=True))
-    of_ctas = [_rows(kernel, filling, place, along, cta) for cta in some_ctas(kernel, _CTAS)]
+    ctas = some_ctas(kernel, min(_CTAS, _MOST_MASKS // math.prod(counts)))
+    of_ctas = [_rows(kernel, filling, place, along, cta) for cta in ctas]
     known = [one for one in of_ctas if one is not None]
     working = [one[:, one.any(axis=0)] for one in known if one.any()]
     if len(known) < len(of_ctas) or 2 * sum(map(_is_in_groups, working)) <= len(working):

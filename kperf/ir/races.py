@@ -15,7 +15,7 @@ import numpy as np
 
 from kperf.ir.dataflow import ASYNC_COPY, ASYNC_WAIT, COPY, DOT, DOT_WAIT, pendings
 from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import Values, apply, constant, loop_arguments, loop_begins, passed
+from kperf.ir.values import Value, Values, apply, constant, iterations_of, loop_arguments, loop_begins, passed
 
 _VIEWS = ("ttg.memdesc_trans", "ttg.memdesc_reinterpret", "ttg.memdesc_reshape")
 """Their operand is the buffer that they show. Parts of a buffer are not followed: another part may be filled."""
@@ -25,6 +25,8 @@ _FILLED = {ASYNC_COPY: 1, "ttg.local_store": 1, COPY: -3}
 _READ = {DOT: 2, "ttg.local_load": 1}
 """What reads buffers, and how many of its operands they may be."""
 _COMMIT = "ttg.async_commit_group"
+_TO_BARRIER = "ttng.async_copy_mbarrier_arrive"
+"""After copies with cp.async: an mbarrier waits for them, not a wait for their group."""
 _LOOPS = ("scf.for", "scf.while")
 _ITERATIONS = 24
 """That are run: a pipeline of eight buffers has filled each of them three times by then."""
@@ -34,10 +36,10 @@ _STEP = 3
 
 @dataclass(frozen=True)
 class Buffer:
-    """One buffer of an allocation; the only one has number 0."""
+    """One buffer of an allocation; the only one has no number."""
 
     allocation: int
-    number: int = 0
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,19 @@ Known = int | Buffer | None
 
 def races(module: Module) -> Iterator[Race]:
     """Each pair of operations once, in the order of the loops; of copies those in groups (cp.async)."""
-    values = Values(module)
+    values = _Constants(module)
     for loop in module.walk():
         if loop.name == "scf.for" and any(op.name in (DOT, ASYNC_COPY) for op in loop.walk()):
             yield from _Loop(values, loop).run()
+
+
+class _Constants(Values):
+    """Values that constants say; of what a loop carries the one with which it begins, and none of what it ends with."""
+
+    def _compute(self, key: tuple[int, str], place: int) -> Value | None:
+        made = self._made.get(key)
+        is_said = key in self._carried or (made is not None and made.name.startswith("arith."))
+        return super()._compute(key, place) if is_said else None
 
 
 class _Loop:
@@ -91,35 +102,45 @@ class _Loop:
         lower, *begins = loop_begins(self._loop)
         given = [self._of(self._loop.parent, name) for name in begins]
         first, step = (self._of(self._loop.parent, name) for name in (lower, self._loop.operands[_STEP]))
-        for self._iteration in range(_ITERATIONS):
+        iterations = iterations_of(self._values, self._loop, ())
+        for self._iteration in range(_ITERATIONS if iterations is None else min(iterations, _ITERATIONS)):
             self._known = dict(zip(carried, given, strict=True))
             if isinstance(first, int) and isinstance(step, int):
                 self._known[induction] = first + step * self._iteration
             else:
                 self._known[induction] = None
-            for race in self._through(body, always=True):
+            for race in self._through(body):
                 if (race.unfinished.line, race.early.line) not in seen:
                     seen.add((race.unfinished.line, race.early.line))
                     yield race
             given = [self._of(body, name) for name in passed(body.operations[-1])]
 
-    def _through(self, region: Region, *, always: bool) -> Iterator[Race]:
-        """`always`: it is not a branch that may be passed by; a wait in such a branch ends nothing."""
+    def _through(self, region: Region) -> Iterator[Race]:
         for op in region.operations:
             if op.name == "scf.if":
                 self._known |= dict.fromkeys(op.results)
-                taken = self._of(region, op.operands[0])
-                for place, way in enumerate(op.regions):
-                    if taken is None or bool(taken) == (place == 0):
-                        yield from self._through(way, always=always and taken is not None)
+                yield from self._branch(op)
             elif op.name in _LOOPS:  # what it waits for is not followed
                 self._known |= dict.fromkeys(op.results)
                 self._mmas.clear()
                 self._groups.clear()
             else:
                 yield from self._races(op)
-                self._use(op, always=always)
+                self._use(op)
                 self._make(op)
+
+    def _branch(self, op: Operation) -> Iterator[Race]:
+        """After it goes on what goes on after one of its ways, if it is not known which way is taken."""
+        taken = self._of(op.parent, op.operands[0])
+        ways = [*op.regions, None][:2]
+        mmas, groups = self._mmas, self._groups
+        self._mmas, self._groups = [], []
+        for way in ways if taken is None else [ways[0 if taken else 1]]:
+            others = self._mmas, self._groups
+            self._mmas, self._groups = list(mmas), list(groups)
+            if way is not None:
+                yield from self._through(way)
+            self._mmas, self._groups = _either(others[0], self._mmas), _either(others[1], self._groups)
 
     def _races(self, op: Operation) -> Iterator[Race]:
         """Of what fills a buffer with MMAs in flight, and of what reads one with copies on their way."""
@@ -133,18 +154,22 @@ class _Loop:
                         later = self._iteration - one.iteration
                         yield Race(one.operations[buffer], op, place, self._buffers.get(place, 1), later)
 
-    def _use(self, op: Operation, *, always: bool) -> None:
+    def _use(self, op: Operation) -> None:
         """Begin what goes on after the operation, and end what it waits for."""
         if op.name == DOT and "isAsync = true" in op.rest:
             self._mmas.append(_Use(self._iteration, dict.fromkeys(self._read(op), op)))
-        elif op.name == DOT_WAIT and always:
+        elif op.name == DOT:  # it waits for itself, and so for all before it
+            self._mmas = []
+        elif op.name == DOT_WAIT:
             self._mmas = self._mmas[max(len(self._mmas) - pendings(op), 0) :]
         elif op.name == ASYNC_COPY and (filled := self._filled(op)):
             self._copies[filled] = op
         elif op.name == _COMMIT:
             self._groups.append(_Use(self._iteration, self._copies))
             self._copies = {}
-        elif op.name == ASYNC_WAIT and always:
+        elif op.name == _TO_BARRIER:
+            self._copies = {}
+        elif op.name == ASYNC_WAIT:
             left = int(op.rest.partition("num = ")[2].partition(" ")[0])
             self._groups = self._groups[max(len(self._groups) - left, 0) :]
 
@@ -158,7 +183,8 @@ class _Loop:
 
     def _read(self, op: Operation) -> list[Buffer]:
         """Its operands in shared memory."""
-        read = [self._of(op.parent, name) for name in op.operands[: _READ.get(op.name, 0)]]
+        names = op.operands[: _READ[op.name]] if op.name in _READ else ()
+        read = [self._of(op.parent, name) for name in names]
         return [buffer for buffer in read if isinstance(buffer, Buffer)]
 
     def _make(self, op: Operation) -> None:
@@ -180,12 +206,13 @@ class _Loop:
                 self._known[result] = self._computed(op)
 
     def _one(self, view: Operation) -> Buffer | None:
-        """The buffer that a number chooses of an allocation's."""
+        """The buffer that a number chooses of an allocation's; None where the allocation is cut in two ways."""
         whole, number = (self._of(view.parent, name) for name in view.operands)
-        if not isinstance(whole, Buffer) or not isinstance(number, int):
+        if not isinstance(whole, Buffer) or whole.number is not None or not isinstance(number, int):
             return None
-        self._buffers[whole.allocation] = int(view.rest.partition("memdesc<")[2].partition("x")[0])
-        return Buffer(whole.allocation, number)
+        buffers = int(view.rest.partition("memdesc<")[2].partition("x")[0])
+        is_one_way = self._buffers.setdefault(whole.allocation, buffers) == buffers
+        return Buffer(whole.allocation, number) if is_one_way else None
 
     def _computed(self, op: Operation) -> int | None:
         if op.name == "arith.constant":
@@ -208,5 +235,9 @@ class _Loop:
         if made is not None and made.name == _ONE:
             return self._one(made)
         value = self._values.of(region, name)
-        is_constant = value is not None and not (value.numbers.ndim or value.arguments or value.loaded or value.program)
-        return int(value.numbers) if value is not None and is_constant else None
+        return int(value.numbers) if value is not None and not value.numbers.ndim else None
+
+
+def _either(some: list[_Use], others: list[_Use]) -> list[_Use]:
+    """What is in one of two queues."""
+    return [*some, *(use for use in others if not any(use is one for one in some))]

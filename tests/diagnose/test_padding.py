@@ -2,6 +2,7 @@
 
 import pytest
 
+from kperf.diagnose import masked_rows
 from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found
 
@@ -149,3 +150,14 @@ def test_rows_that_take_part_in_few_iterations_are_found_by_their_masks(tmp_path
         assert one.evidence["iterations"] == 16
         assert ("columns" if written is COLUMNS else "rows") in one.message
         assert one.estimate.high == 16 / taking_part
+
+
+def test_of_a_long_loop_few_ctas_masks_are_computed(tmp_path, monkeypatch):
+    computed = []
+    some_ctas = masked_rows.some_ctas
+    monkeypatch.setattr(masked_rows, "some_ctas", lambda *args: computed.append(some_ctas(*args)) or computed[-1])
+    source = CONVOLUTION.replace("HIT", UPSAMPLED.replace("; ", "\n        ")).replace("range(16)", "range(240)")
+    for name, text in ROWS.items():
+        source = source.replace(name, text)
+    one = found_in_script(tmp_path, source, LAUNCH)["masked-tiles"]
+    assert (one.evidence["iterations"], list(map(len, computed))) == (240, [2])

@@ -112,6 +112,9 @@ c = torch.empty_like(a)
 gemm[(64, 32)](a, b, c, 4096, 4096, 5, STAGES=4, in_a=in_a, in_b=in_b, num_warps=4)
 """
 MANY = "acc = warpgroup_mma_wait(5, deps=(acc,))"
+EITHER = "if flag > i:\n            warpgroup_mma_wait(1, deps=(acc,))\n        else:\n            "
+ALWAYS_WAITED = EITHER.replace("(1", "(0") + "warpgroup_mma_wait(0, deps=(acc,))"
+SYNCHRONOUS = "acc = warpgroup_mma(a_tiles.index(i % STAGES), b_tiles.index(i % STAGES), acc, is_async=False)"
 RIGHT = {"COPIES": "STAGES - 2", "WAIT": "acc = warpgroup_mma_wait(1, deps=(acc,))"}
 
 
@@ -216,6 +219,11 @@ def test_tma_loads_into_too_few_buffers_too(found):
             "copy(",
             "the MMA on line 40, 2 iterations before,",
         ),
+        (
+            {"WAIT": f"{EITHER.replace('(1', '(2')}warpgroup_mma_wait(0, deps=(acc,))\n        {MANY}"},
+            "copy(",
+            "the MMA on line 40, 2 iterations before,",
+        ),
         ({"i + STAGES - 2": "i + STAGES - 1"}, "copy(", "the MMA on line 40, one iteration before, may still"),
     ],
 )
@@ -235,6 +243,10 @@ def test_in_gluon_each_wait_counts(found, changes, line, words):
         {"COPIES": "0"},
         {"WAIT": "acc = warpgroup_mma_wait(0, deps=(acc,))"},
         {"WAIT": f"if i > 0:\n            warpgroup_mma_wait(1, deps=(acc,))\n        {MANY}"},
+        {"WAIT": f"{EITHER}warpgroup_mma_wait(0, deps=(acc,))\n        {MANY}"},
+        {"WAIT": f"{ALWAYS_WAITED}\n        {MANY}", "i + STAGES - 2": "i + STAGES - 1"},
+        {"WAIT": SYNCHRONOUS, "i + STAGES - 2": "i + STAGES - 1"},
+        {"WAIT": MANY, "range(K // BK)": "range(2)"},  # no buffer is filled twice
     ],
 )
 def test_in_gluon_enough_buffers_and_waits_are_enough(found, changes):
@@ -254,6 +266,21 @@ def test_in_gluon_tma_fills_what_an_mma_reads(found, old, new, later):
     findings, of_both_tiles = found(text.replace(old, new))
     assert {line.partition("_desc")[0] for _, line in findings} == {"tma_load(a", "tma_load(b"}
     assert [race.later for race in of_both_tiles] == [later, later]
+
+
+def test_buffers_whose_number_another_loop_counts_are_passed_over(found):
+    """The loop that fills the first buffers says how many there are, and it is not run."""
+    text = (KERNELS / "fixed" / "wait_for_all.py").read_text()
+    counted = replaced(
+        text,
+        **{
+            "    for i in gl.static_range(STAGES - 1):": "    ahead = 0\n    for i in range(STAGES - 1):",
+            ", i, row, col, STAGES, True)": ", i, row, col, STAGES, True)\n        ahead += 1",
+            "        ahead = i + STAGES - 1\n": "",
+            "ahead < K // BK)": "ahead < K // BK)\n        ahead += 1",
+        },
+    )
+    assert found(counted) == ([], [])
 
 
 def test_wrong_results_come_before_slow_ones(found):

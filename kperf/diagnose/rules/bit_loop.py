@@ -1,11 +1,11 @@
 """The set bits of words, counted bit by bit where one instruction counts those of a word."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kperf.diagnose.comparisons import axis_of, beside, is_along, is_broadcast, is_given
-from kperf.diagnose.kernel import ATOMICS, LOADS, MMAS, STORES, TMA_LOADS, TMA_STORES, Kernel, inside
+from kperf.diagnose.kernel import Kernel, inside
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
@@ -30,7 +30,10 @@ _PASSED = (*CASTS, *FLOATS, *MOVES, "tt.splat")
 _RIGHT = ("arith.shrsi", "arith.shrui")
 _LINEAR = (*SHIFTS, "arith.muli", "arith.constant", "tt.make_range")
 """Through which each iteration's shift is another one."""
-_OTHER_WORK = (*LOADS, *TMA_LOADS, *STORES, *TMA_STORES, *ATOMICS, *MMAS)
+_ENDS = ("scf.yield", "scf.condition")
+
+
+_OF_SHORT = "; of a shorter word, libdevice.popc(word.to(tl.int32) & mask) with a mask of as many bits as it has"
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "high" if gain >= SEVERE_GAIN else "medium",
             f"the bits of {count.elements} words are counted one at a time, {count.bits // count.words} bits a word: "
             f"this takes some {by_bit:.0f} cycles of an SM, and all other work takes {max(others, least):.0f} cycles",
-            "write libdevice.popc(word), which counts the bits of a word in one instruction (from "
-            "triton.language.extra import libdevice); to count some bits alone, libdevice.popc(word & mask)"
-            + ("; convert the words to uint32 before" if count.bytes < _WIDE else ""),
+            "write libdevice.popc(word), which counts the bits of an int32 or int64 in one instruction (from "
+            "triton.language.extra import libdevice); it takes no other type, so convert a uint32 with .to(tl.int32); "
+            "to count some bits alone, libdevice.popc(word & mask)" + _OF_SHORT * (count.bytes < _WIDE),
             {"bits": count.bits, "elements": count.elements, "count_cycles": by_bit, "word_cycles": by_word},
             confidence="medium",
             estimate=(gain, min(gain, 1.2), 1.5 * gain),
@@ -111,20 +114,29 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _by_loops(kernel: Kernel) -> Iterator[_Count]:
     """Loops that do nothing but count, each iteration one bit of a word."""
     for loop in innermost(kernel):
-        done = list(inside(loop))
-        if any(op.name in _OTHER_WORK for op in done):
+        done = [op for op in inside(loop) if op.parent is not None and op.parent.owner is loop]
+        counts = list(_of_loop(kernel, loop, done[-1]))
+        counting = {op.line for count in counts for op in count.operations}
+        for end in (op for op in done if op.name == "scf.condition"):
+            counting |= {op.line for op in kernel.values.sources(end, 0)}
+        if all(op.line in counting or op.name in _ENDS for op in done):
+            yield from counts
+
+
+def _of_loop(kernel: Kernel, loop: Operation, last: Operation) -> Iterator[_Count]:
+    """The sums of bits that a loop carries; last: its last operation."""
+    for place, (begin, _) in enumerate(carried(loop)):
+        grown = kernel.values.maker(last, place)
+        if grown is None or grown.name not in ("arith.addi", "arith.addf") or begin not in grown.operands:
             continue
-        for place, (begin, _) in enumerate(carried(loop)):
-            grown = kernel.values.maker(done[-1], place)
-            if grown is None or grown.name not in ("arith.addi", "arith.addf") or begin not in grown.operands:
-                continue
-            added = _Operand(grown, 1 - grown.operands.index(begin))
-            bit, types = _bit(kernel, added) or _lowest_set(kernel, added), tensor_types(grown.rest)
-            if bit is None or not types or not _is_another(kernel, bit, loop):
-                continue
-            bits = min(kernel.iterations(loop) or 8 * bit.bytes, 8 * bit.bytes)
-            if bits >= _LEAST_BITS:
-                yield _Count(loop, tuple(done), types[0].size, bit.bytes, bits, loop=loop)
+        added = _Operand(grown, 1 - grown.operands.index(begin))
+        bit, types = _bit(kernel, added) or _lowest_set(kernel, added), tensor_types(grown.rest)
+        if bit is None or not types or not _is_another(kernel, bit, loop):
+            continue
+        bits = min(kernel.iterations(loop) or 8 * bit.bytes, 8 * bit.bytes)
+        if bits >= _LEAST_BITS:
+            made = [op for op in kernel.values.sources(grown, added.place) if loop in _around(op)]
+            yield _Count(loop, (grown, *made), types[0].size, bit.bytes, bits, loop=loop)
 
 
 def _is_another(kernel: Kernel, bit: _Bit, loop: Operation) -> bool:
@@ -165,22 +177,23 @@ def _is_without_lowest(kernel: Kernel, masked: Operation, word: str) -> bool:
 def _one_by_one(kernel: Kernel) -> Iterator[_Count]:
     """Sums in which the bits of a word stand one after another, as an unrolled loop leaves them."""
     sums = [op for op in kernel.named("arith.addi") if tensor_types(op.rest)]
-    parts = {name for op in sums for name in op.operands}
+    uses = Counter(name for op in kernel.operations for name in op.operands)
+    parts = {name for op in sums for name in op.operands if uses[name] == 1}
     for total in (op for op in sums if op.results[0] not in parts):
-        places: dict[str, set[int]] = defaultdict(set)
+        places: dict[str, list[int]] = defaultdict(list)
         operations, todo, size = [], [total], _WIDE
         while todo:
             op = todo.pop()
             operations.append(op)
             for added in (_Operand(op, place) for place in range(len(op.operands))):
                 made = kernel.values.maker(op, added.place)
-                if made is not None and made.name == "arith.addi":
+                if made is not None and made.name == "arith.addi" and added.name in parts:
                     todo.append(made)
                 elif (bit := _bit(kernel, added)) is not None and (place := _place(kernel, bit)) is not None:
-                    places[place[0]].add(place[1])
+                    places[place[0]].append(place[1])
                     operations += bit.users
                     size = bit.bytes
-        words = [bits for bits in places.values() if len(bits) >= _LEAST_BITS]
+        words = [bits for bits in places.values() if len(set(bits)) == len(bits) >= _LEAST_BITS]
         if words:
             elements = tensor_types(total.rest)[0].size
             yield _Count(total, tuple(operations), elements, size, sum(map(len, words)), len(words))

@@ -66,8 +66,8 @@ def _advice(kernel: Kernel, race: Race, *, overwritten: bool) -> str:
     if not overwritten:
         return "wait for that copy before this line: give wait_group a smaller number"
     return (
-        "wait for that MMA before this line, with warpgroup_mma_wait; or load fewer iterations ahead; or allocate "
-        f"{race.buffers + 1} buffers"
+        "wait for that MMA before this line, with warpgroup_mma_wait; or load fewer iterations ahead; or allocate more "
+        "buffers, and load as many iterations ahead as now"
     )
 
 
