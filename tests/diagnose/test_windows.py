@@ -19,11 +19,20 @@ def diagonal(x, y, rows, columns, B: tl.constexpr):
         ("i * (rows + columns)", "i", "(16,)", None),
         ("i", "tl.program_id(1) * 16384 + i * (rows + 1)", "(16, 8)", None),
         ("i * rows", "i", "(16,)", None),
+        ("i * rows + tl.program_id(1)", "i", "(16,)", None),
         ("i * rows + tl.program_id(1)", "tl.program_id(1) * 16384 + i", "(16, 64)", "medium"),
         ("i * rows + tl.program_id(1) % 64", "tl.program_id(1) * 16384 + i", "(16, 64)", "medium"),
         ("i * 4", "i", "(16,)", "high"),
     ],
-    ids=["diagonal", "stored", "one column", "columns", "columns by a remainder", "a channel"],
+    ids=[
+        "diagonal",
+        "stored",
+        "one column",
+        "one column by its number",
+        "columns",
+        "columns by a remainder",
+        "a channel",
+    ],
 )
 def test_what_nothing_uses_the_bytes_between_of_is_no_fault(tmp_path, loaded, stored, grid, severity):
     kernel = DIAGONAL.replace("LOADED", loaded).replace("STORED", stored)

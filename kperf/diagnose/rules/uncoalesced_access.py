@@ -153,7 +153,7 @@ def _is_alone(kernel: Kernel, access: Access) -> bool:
 
     Elements that lie closer are parts of records, which may be kept in a tensor for each part.
     """
-    if _distance(access) <= _PARTS or kernel.unless_one(access):
+    if kernel.grid is None or access.value.loaded or _distance(access) <= _PARTS:
         return False
     tensors = kernel.tensors_of(access.operation)
     beside = [one for one in kernel.accesses if one.value.arguments & tensors]
@@ -163,7 +163,7 @@ def _is_alone(kernel: Kernel, access: Access) -> bool:
     if len(known) < len(beside) or not even:
         return False
     addresses = np.unique(np.concatenate(known))
-    for axis in "xyz":
+    for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):
         moved = np.unique(access.of(replace(kernel, next_along=axis)).value.numbers - access.value.numbers)
         if len(moved) > 1 or 0 < abs(moved[0]) < SECTOR_BYTES:
             return False
