@@ -329,12 +329,14 @@ class Kernel:
 
     def _asked(self, op: Operation, addresses: Value) -> int:
         """Distinct addresses that the mask of a load or store lets through."""
+        return len(np.unique(addresses.numbers[self.kept(op, addresses.numbers.shape)]))
+
+    def kept(self, op: Operation, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Elements of a tile that the mask of a load or store lets through; all where it depends on CTA or launch."""
         mask = self.values.operand(op, mask_place(op))
-        known = mask is not None and not (mask.loaded or mask.program or mask.arguments) and bool(mask.numbers.any())
-        numbers = addresses.numbers
-        if mask is not None and known:
-            numbers = numbers[np.broadcast_to(mask.numbers != 0, numbers.shape)]
-        return len(np.unique(numbers))
+        if mask is None or mask.loaded or mask.program or mask.arguments or not mask.numbers.any():
+            return np.ones(shape, dtype=np.bool_)
+        return np.broadcast_to(mask.numbers != 0, shape)
 
     def _addresses(self, op: Operation) -> tuple[Value | None, TensorType | None]:
         """Of AMD's buffer operations a scalar pointer and a tensor of offsets, else a tensor of pointers."""

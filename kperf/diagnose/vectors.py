@@ -12,6 +12,7 @@ from kperf.compat.triton import ANNOTATION
 from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, MMAS, STORES, Access, Kernel, lines_of, loops_around, mask_place, own
 from kperf.diagnose.loops import never_ahead, own_stages
+from kperf.diagnose.sweeps import step_of
 from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -34,7 +35,7 @@ _PROGRAM_ID = "tt.get_program_id"
 _PART = 8
 """What is a smaller part of a CTA's requests costs little."""
 _SHIFTED = 0.5
-"""Of a tile's elements, that another load of the window reads too."""
+"""Of a tile's elements, or rows, that another load, iteration or row of the window reads too."""
 
 
 def passed_in_parts(descriptor: str) -> tuple[str, str]:
@@ -300,7 +301,7 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if access.value.loaded:
         return None
     if offset_of_rows(access):
-        return None if _is_shifted(kernel, access) else _of_unaligned(kernel, access)
+        return None if is_window(kernel, access) else _of_unaligned(kernel, access)
     if of_mask := _not_divisible(kernel, _limits(kernel, access)):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -357,16 +358,36 @@ def _divided(kernel: Kernel, access: Access) -> tuple[str, ...]:
     return () if unaligned else tuple(sorted(names))
 
 
-def _is_shifted(kernel: Kernel, access: Access) -> bool:
-    """Whether another load begins rows at other places of the same tile: neighbours that a sum over a window reads."""
-    others = (
+def is_window(kernel: Kernel, access: Access) -> bool:
+    """Whether rows begin at other places of the same elements: neighbours that a sum over a window reads.
+
+    Another load, another iteration of a loop, or another row of the tile begins there.
+    """
+    numbers = access.value.numbers
+    others = [
         one.value.numbers
         for one in kernel.accesses
         if one.operation.name == access.operation.name
         and one.value.arguments == access.value.arguments
-        and not np.array_equal(one.value.numbers, access.value.numbers)
-    )
-    return any(np.isin(access.value.numbers, numbers).mean() > _SHIFTED for numbers in others)
+        and not np.array_equal(one.value.numbers, numbers)
+    ]
+    steps = [step_of(kernel, loop, access) for loop in loops_around(access.operation)]
+    others += [numbers + step for step in steps if step]
+    return _has_shifted_rows(kernel, access) or any(np.isin(numbers, other).mean() > _SHIFTED for other in others)
+
+
+def _has_shifted_rows(kernel: Kernel, access: Access) -> bool:
+    """Whether the rows of a tile reach into one another: a column of it for each tap of a window.
+
+    What a mask leaves out of each row does not count: a row may be padded to a power of two.
+    """
+    along = access.contiguous
+    if along is None:
+        return False
+    begins = np.unique(np.take(access.value.numbers, 0, axis=along))
+    kept = np.moveaxis(kernel.kept(access.operation, access.value.numbers.shape), along, -1)
+    row = int(kept.sum(axis=-1).max()) * access.tensor.bytes
+    return len(begins) > 1 and bool(np.mean(np.diff(begins) < row) >= _SHIFTED)
 
 
 def _along(op: Operation) -> int | None:

@@ -90,6 +90,15 @@ class Schedule:
         return (moved + self.ctas * self.stored) / MEMORY_BYTES_PER_CYCLE
 
 
+def memory_bounds(kernel: Kernel) -> bool:
+    """Whether device memory takes longer for a launch's bytes, each once, than SMs for MMAs and bytes from L2.
+
+    False where the schedule of the launch is not known.
+    """
+    schedule = schedule_of(kernel)
+    return schedule is not None and schedule.memory_cycles(schedule.sizes.sum()) > schedule.compute_cycles
+
+
 def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
     """Bytes from device memory of waves that want these tiles, whose sizes in bytes are given.
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kperf.arch import GFX942, SM_80, SM_90A
-from kperf.diagnose import inputs
+from kperf.diagnose import divisions, inputs
 from kperf.diagnose.rules import loop_division
 from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found
@@ -274,7 +274,7 @@ def test_a_division_of_each_row_is_one_of_few(tmp_path, bits):
         constexprs=("M=64", "N=128"),
         options={"num_warps": 4},
     )
-    rows = [loop_division._numbers_of_thread(kernel, op) for op in kernel.named("arith.divsi")]
+    rows = [divisions.numbers_of_thread(kernel, op) for op in kernel.named("arith.divsi")]
     assert rows == [8]  # 16 threads have a row together, and 64 rows are 8 of each thread
 
 
@@ -325,7 +325,7 @@ def listing(folder, value, bits):
 def test_instructions_are_those_of_the_machine_code(tmp_path, value):
     short, _ = listing(tmp_path, value, 32)
     none, _ = listing(tmp_path, "at", 32)
-    assert (len(short) - len(none)) / 8 == pytest.approx(loop_division._SHORT, abs=2)
+    assert (len(short) - len(none)) / 8 == pytest.approx(divisions.SHORT, abs=2)
     long, routine = listing(tmp_path, value, 64)
     none, _ = listing(tmp_path, "at", 64)
     written = (len(long) - len(none)) / 8
@@ -333,6 +333,6 @@ def test_instructions_are_those_of_the_machine_code(tmp_path, value):
     calls = sum(opcode.startswith("CALL") for opcode in long)
     assert calls == 8
     moves = 4  # the call's own and those around it, of which the short way has none
-    assert written - moves - calls / 8 == pytest.approx(loop_division._LONG, abs=2)
+    assert written - moves - calls / 8 == pytest.approx(divisions.LONG, abs=2)
     tests = 5  # of the upper halves, before either way
-    assert tests + moves + len(routine) == pytest.approx(loop_division._CALLED, abs=10)
+    assert tests + moves + len(routine) == pytest.approx(divisions.CALLED, abs=10)

@@ -47,7 +47,7 @@ def test_a_padded_head_is_split_where_two_tiles_are_shorter_together(tmp_path, d
     if one is not None:
         assert (one.severity, one.source.line, one.evidence["used"]) == ("medium", 13, dim)
         assert "likewise on line 15" in one.message
-        assert 1.0 < one.estimate.speedup < one.estimate.high == pytest.approx(1 / (1 - one.evidence["padding"]), 1e-3)
+        assert 1.0 < one.estimate.speedup < one.estimate.high == pytest.approx(1 / (1 - one.evidence["saved"]), 1e-3)
 
 
 def test_columns_that_tl_where_makes_0_are_padding_too(tmp_path):
@@ -161,3 +161,35 @@ def test_of_a_long_loop_few_ctas_masks_are_computed(tmp_path, monkeypatch):
         source = source.replace(name, text)
     one = found_in_script(tmp_path, source, LAUNCH)["masked-tiles"]
     assert (one.evidence["iterations"], list(map(len, computed))) == (240, [2])
+
+
+DEPTHWISE = """
+def depthwise(x, w, y, length, CHANNELS: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, BO: tl.constexpr):
+    at, c, o = tl.program_id(0) * BP + tl.arange(0, BP), tl.arange(0, BC), tl.arange(0, BO)
+    acc = tl.zeros((BP, BO), tl.float32)
+    for k in range(9):
+        a = tl.load(x + c[None, :] * length + at[:, None] + k, mask=(c < CHANNELS)[None, :], other=0.0)
+        mask = (c < CHANNELS)[:, None] & (o < CHANNELS)[None, :]
+        b = tl.load(w + (o[None, :] * CHANNELS + c[:, None]) * 9 + k, mask=mask, other=0.0)
+        acc = tl.dot(a, b, acc)
+    tl.store(y + o[None, :] * length + at[:, None], acc, mask=(o < 32)[None, :])
+"""
+
+
+@pytest.mark.parametrize(
+    ("channels", "words", "without"),
+    [
+        (
+            1,
+            "more than 99% of the work of the MMAs is on padding: masks keep 1 of 32 columns and 1 of 32 elements",
+            True,
+        ),
+        (4, "98% of the work of the MMAs is on padding: masks keep 4 of 32 columns and 4 of 32 elements", False),
+    ],
+)
+def test_all_padding_of_an_mma_is_counted_and_one_channel_needs_none(tmp_path, channels, words, without):
+    shape = ("*fp16,*fp16,*fp32,i32:16", f"CHANNELS={channels}", "BP=64", "BC=32", "BO=32")
+    one = found(tmp_path, DEPTHWISE, *shape)["padded-tile"]
+    assert one.message.startswith(words)
+    assert one.advice.startswith("use a tile of 16 columns and 16 elements that it sums over")
+    assert one.advice.endswith("; or multiply without tl.dot: acc += a * b, with a single number a or b") == without

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
 from kperf.console import agreeing
+from kperf.diagnose.divisions import distinct, division_cycles, is_of_elements
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, own
 from kperf.diagnose.occupancy import (
     arithmetic_bounds,
     arithmetic_cycles,
+    arithmetic_of_cta,
     bytes_at_once,
     ctas,
     gain_of_more_bytes,
@@ -46,9 +48,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     written = sum(access.asked_bytes for access in stored) / threads
     if widest is None or not stored or each >= BYTES_IN_FLIGHT or each * _PART < written:
         return
-    gain = gain_of_more_bytes(kernel, each * threads)
+    gain = _gain(kernel, each * threads)
     if gain[0] < MEDIUM_GAIN:
-        return  # the launch is one wave of CTAs, which wait for memory once
+        return  # the launch is one wave of CTAs, which wait for memory once, or its CTAs compute for longer
     times = 1 << math.ceil(math.log2(2 * BYTES_IN_FLIGHT / each))  # the length of a tile is a power of two
     advice, candidates = _more(kernel, widest, times)
     yield kernel.finding(
@@ -62,6 +64,21 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         estimate=gain,
         candidates=candidates,
     )
+
+
+def _gain(kernel: Kernel, size: float) -> tuple[float, float, float]:
+    """As of more bytes than so many that a CTA loads, up to the time that its SM computes for it.
+
+    A CTA waits for memory while others of its SM compute: the less it has to wait, the more of it they hide.
+    """
+    likely, low, high = gain_of_more_bytes(kernel, size)
+    divisions = distinct(op for op in kernel.operations if is_of_elements(kernel, op))
+    computing = arithmetic_of_cta(kernel, kernel.operations) + division_cycles(kernel, divisions)
+    if kernel.resources is None or not computing:
+        return likely, low, high
+    waiting = LEAST_SM_BYTES / kernel.arch.memory_bytes_per_cycle / max(ctas(kernel), 1)
+    most = max(waiting / computing, 1.0)
+    return min(likely, most), low, min(high, most)
 
 
 def _more(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:

@@ -1,16 +1,27 @@
 """Loads of a loop with MMAs that wait for memory in each iteration."""
 
+import math
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from kperf.arch import H200
 from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, own
 from kperf.diagnose.loops import index_load, never_ahead, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
 from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, SM_BYTES_IN_FLIGHT
-from kperf.diagnose.vectors import FROM_MEMORY, hidden_in_loop, hidden_of, passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.vectors import (
+    FROM_MEMORY,
+    hidden_in_loop,
+    hidden_of,
+    is_window,
+    passed_in_parts,
+    wrapped,
+    wrapped_by,
+)
+from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -23,6 +34,10 @@ _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages only one CTA fits on an SM, and no other CTA can work while it waits"
+_HIDDEN = (
+    "; meanwhile the other {} CTAs of an SM have their loads under way, and the launch's bytes take longer to come "
+    "from device memory than the SMs need for them"
+)
 _ONE_STAGE = "num_stages=1"
 _HALVED = (
     "halve the tile along the dimension of the loop, and then take num_stages=2, which needs no more shared memory; "
@@ -40,6 +55,12 @@ _OF_A_BRANCH = (
     "what is contiguous, and cp.async copies 4 contiguous bytes or more",
     "write tl.max_contiguous and tl.multiple_of in the inner loop, around the sum that is added to the pointer; or "
     "leave out flatten=True",
+)
+_OF_A_WINDOW = (
+    "rows of the tile begin at any element, because the taps of a window shift them along the dimension that is "
+    "contiguous",
+    "keep the tensor with another dimension contiguous, such as the channels ([N, L, C] in place of [N, C, L]): each "
+    "tap then loads whole rows of channels, wherever it begins",
 )
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead into those that no MMA reads"
 
@@ -76,11 +97,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice = _TOO_LARGE
                 stride = _stride(kernel, op)
                 more = gain_without_spills(kernel)
+                hidden = _is_hidden(kernel, loop)
                 yield kernel.finding(
                     RULE.id,
                     op,
-                    "low" if stride else "medium" if alone else "high",
+                    "low" if stride or hidden else "medium" if alone else "high",
                     f"the load is not pipelined, so each iteration waits for memory: {why}"
+                    + (_HIDDEN.format(ctas(kernel) - 1) if hidden else "")
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
@@ -88,11 +111,23 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     if alone == 2
                     else advice + (_ALONE.format(alone) if alone else ""),
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
-                    estimate=_ESTIMATES[alone] if alone else (1.8 * more, 1.2, 3.0 * more),
+                    estimate=(1.05, 1.0, 1.5)
+                    if hidden
+                    else _ESTIMATES[alone]
+                    if alone
+                    else (1.8 * more, 1.2, 3.0 * more),
                     candidates=[{"num_stages": stages} for stages in fitting]
                     if kernel.num_stages == 1 and own_stages(kernel, loop) is None and alone != 2
                     else (),
                 )
+
+
+def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
+    """Whether memory bounds the launch, and the CTAs of an SM ask for enough at once without any buffer ahead."""
+    if kernel.resources is None or kernel.grid is None:
+        return False
+    resident = min(ctas(kernel), math.prod(kernel.grid) // H200.sms)
+    return resident * _stage_bytes(kernel, loop) >= SM_BYTES_IN_FLIGHT and memory_bounds(kernel)
 
 
 def loaded_into_registers(loop: Operation) -> list[Operation]:
@@ -221,6 +256,8 @@ def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
         why, advice = wrapped(kernel, divisors)
     elif access.value.loaded and access.has_neighbours:
         why, advice = FROM_MEMORY
+    elif access.contiguous is not None and is_window(kernel, access):
+        why, advice = _OF_A_WINDOW
     else:
         return few, "pass the inner stride as a tl.constexpr of 1, and make the other strides multiples of 16"
     return f"{few}: {why}", advice

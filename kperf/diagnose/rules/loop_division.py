@@ -1,12 +1,24 @@
 """Division and remainder of index tensors in a loop, and of each element, index or data, that a kernel moves."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kperf.arch import H200, H200_L2_KEPT_BYTES
+from kperf.diagnose.divisions import (
+    CALLED,
+    DIVISIONS,
+    LEAST_ELEMENTS,
+    LONG,
+    SHORT,
+    distinct,
+    division_cycles,
+    divisor_of,
+    instructions_of,
+    is_data,
+    is_of_elements,
+    numbers_of_thread,
+)
 from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, frame_of, lines_of, own
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
@@ -16,21 +28,13 @@ from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_DIVISIONS = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
-_SMALL = 32
 _MOST = 8.0
 """What is left of the loop waits for memory."""
-_SHORT, _LONG, _CALLED = 14, 24, 90
-"""Instructions of a division by a number known at run time, of which the reciprocal is computed once: of 32 bits, of 64
-bits where the upper halves are 0, and of 64 bits else, which is a called routine. Counted in sm_90a's machine code."""
 _WRITTEN = 29
-"""Instructions that the machine code has of a division of 64 bits, beside the routine: `_LONG`, and the call."""
+"""Instructions that the machine code has of a division of 64 bits, beside the routine: `LONG`, and the call."""
 _CALIBRATED = 0.8
 """Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
-_MIXED = ("arith.muli", "arith.xori", "arith.shli")
-"""What hashes are made of: of loaded numbers in 64 bits it sets the upper halves."""
 _BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
-_RUN_TIME = ("tt.get_program_id", "tt.get_num_programs")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -46,10 +50,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _in_loops(kernel: Kernel) -> Iterator[Finding]:
     """Of divisions of tensors, by anything but a power of two, that each iteration does."""
     for loop in kernel.named(*LOOPS):
-        divided = [(op, _divisor(kernel, op)) for op in own(loop) if op.name in _DIVISIONS]
+        divided = [(op, divisor_of(kernel, op)) for op in own(loop) if op.name in DIVISIONS]
         for op, number in divided:
             types = tensor_types(op.rest)
-            if not types or types[0].size < _SMALL or (number and number & (number - 1) == 0) or _is_data(kernel, op):
+            shifted = number and number & (number - 1) == 0
+            if not types or types[0].size < LEAST_ELEMENTS or shifted or is_data(kernel, op):
                 continue
             gain = _gain(kernel, [other for other, its in divided if (its == 0) == (number == 0)])
             most = 2 * gain - 1 if number else _MOST
@@ -67,16 +72,6 @@ def _in_loops(kernel: Kernel) -> Iterator[Finding]:
                 confidence="medium",
                 estimate=(gain, 1.0, most),
             )
-
-
-def _divisor(kernel: Kernel, op: Operation) -> int:
-    """A positive number that is known at compile time; else 0."""
-    divisor = kernel.values.operand(op, 1)
-    if divisor is None or divisor.arguments or divisor.loaded or divisor.iterations:
-        return 0
-    if any(source.name in _RUN_TIME for source in kernel.values.sources(op, 1)):
-        return 0
-    return max(int(divisor.numbers.flat[0]), 0)
 
 
 def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> float:
@@ -113,7 +108,7 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
 
     Of quotient and remainder of the same numbers one is computed. A launch of fewer CTAs than SMs waits for latencies.
     """
-    operations = _distinct(op for op in kernel.operations if _is_of_elements(kernel, op))
+    operations = distinct(op for op in kernel.operations if is_of_elements(kernel, op))
     cost = _cost(kernel, operations) if operations and not _is_small(kernel) else None
     if cost is not None:
         yield from _of_cost(kernel, operations, cost, "a CTA")
@@ -122,19 +117,13 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
 def _of_data(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     """Of an iteration: its divisions of data, if they do not hide behind its bytes and MMAs."""
     iteration = list(own(loop))
-    operations = _distinct(op for op in iteration if _is_of_elements(kernel, op) and _is_data(kernel, op))
-    others = [op for op in iteration if op.name not in _DIVISIONS]
+    operations = distinct(op for op in iteration if is_of_elements(kernel, op) and is_data(kernel, op))
+    others = [op for op in iteration if op.name not in DIVISIONS]
     least = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE
     if not operations or not least or _is_small(kernel):
         return
-    cycles = kernel.threads / kernel.arch.fp32_per_cycle
-    took = sum(_numbers_of_thread(kernel, op) * _instructions(kernel, op) for op in operations) * cycles
+    took = division_cycles(kernel, operations)
     yield from _of_cost(kernel, operations, _Cost(took, arithmetic_cycles(kernel, others), least), "an iteration")
-
-
-def _distinct(divisions: Iterable[Operation]) -> list[Operation]:
-    """In the order of the text, a quotient and a remainder of the same numbers once."""
-    return sorted({op.operands[:2]: op for op in divisions}.values(), key=lambda op: op.line)
 
 
 def _is_small(kernel: Kernel) -> bool:
@@ -146,10 +135,10 @@ def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose
     """Of divisions that the cycles of a CTA, or of an iteration, show to be worth it."""
     if (likely := cost.gain**_CALIBRATED) < MEDIUM_GAIN:
         return
-    costliest = max(operations, key=lambda op: _instructions(kernel, op))
+    costliest = max(operations, key=lambda op: instructions_of(kernel, op))
     tensor = tensor_types(costliest.rest)[0]
     times = "" if len(operations) == 1 else f"{len(operations)} times "
-    numbers = "numbers" if any(_is_data(kernel, op) for op in operations) else "indices"
+    numbers = "numbers" if any(is_data(kernel, op) for op in operations) else "indices"
     also = f" (likewise on {also})" if (also := lines_of(operations, costliest)) else ""
     yield kernel.finding(
         RULE.id,
@@ -172,21 +161,6 @@ def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose
     )
 
 
-def _is_of_elements(kernel: Kernel, op: Operation) -> bool:
-    """Whether it divides many numbers by one that is known at run time; of data no other data are the divisor."""
-    types = tensor_types(op.rest) if op.name in _DIVISIONS else ()
-    if not types or types[0].size < _SMALL or _divisor(kernel, op):
-        return False
-    divisor = kernel.values.operand(op, 1)
-    return not _is_data(kernel, op) or (divisor is not None and not divisor.loaded and bool(divisor.arguments))
-
-
-def _is_data(kernel: Kernel, op: Operation) -> bool:
-    """Whether it divides what was loaded, or computed of no index, and no address nor mask is made of the result."""
-    value = kernel.values.operand(op, 0)
-    return (value is None or value.loaded) and op.line not in kernel.index_lines
-
-
 def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
     """None of a kernel whose bytes are not known."""
     moved = sum(_moved_bytes(kernel, access) for access in kernel.accesses)
@@ -195,15 +169,16 @@ def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
     known = {access.operation.line for access in kernel.accesses}
     if not moved or any(tensor_types(op.rest) and op.line not in known for op in kernel.named("tt.load", *STORES)):
         return None
-    times = [(op, _numbers_of_thread(kernel, op)) for op in divisions]
-    others, cycles = arithmetic_cycles(kernel, kernel.operations), kernel.threads / kernel.arch.fp32_per_cycle
+    times = [(op, numbers_of_thread(kernel, op)) for op in divisions]
+    others = arithmetic_cycles(kernel, kernel.operations)
     if kernel.code is not None:
-        code, cycles = kernel.code.instructions, kernel.total_warps / kernel.arch.sub_partitions
+        code = kernel.code.instructions
         end = max((place for place, one in enumerate(code, 1) if one.opcode == "EXIT"), default=len(code))
-        written = sum(count * (_WRITTEN if _instructions(kernel, op) > _SHORT else _SHORT) for op, count in times)
-        others = max(end - written, 0) * cycles
-    took = sum(count * _instructions(kernel, op) for op, count in times) * cycles
-    return _Cost(took, others, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle))
+        written = sum(count * (_WRITTEN if instructions_of(kernel, op) > SHORT else SHORT) for op, count in times)
+        others = max(end - written, 0) * kernel.total_warps / kernel.arch.sub_partitions
+    return _Cost(
+        division_cycles(kernel, divisions), others, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle)
+    )
 
 
 def _moved_bytes(kernel: Kernel, access: Access) -> float:
@@ -218,38 +193,11 @@ def _moved_bytes(kernel: Kernel, access: Access) -> float:
     return min(sectors, whole / math.prod(kernel.grid)) if whole <= H200_L2_KEPT_BYTES else sectors
 
 
-def _numbers_of_thread(kernel: Kernel, op: Operation) -> int:
-    """Each of them is divided once, in however many threads and columns of a tile it is."""
-    tensor = tensor_types(op.rest)[0]
-    places = kernel.layouts.elements(tensor)
-    return len(np.unique(places[0, :, 0], axis=0)) if places is not None else max(tensor.size // kernel.threads, 1)
-
-
-def _instructions(kernel: Kernel, op: Operation) -> int:
-    """Of one division. What is known to have 32 bits is divided so, whatever the source says: nothing is called."""
-    called = kernel.code is None or any(one.opcode.startswith("CALL") for one in kernel.code.instructions)
-    if tensor_types(op.rest)[0].element != "i64" or not called:
-        return _SHORT
-    is_long = _is_mixed(kernel, op) if _is_data(kernel, op) else max(kernel.lengths.values(), default=0) > 1 << 32
-    return _CALLED if is_long else _LONG
-
-
-def _is_mixed(kernel: Kernel, op: Operation) -> bool:
-    """Whether what is divided is a hash: identifiers that are only loaded are mostly small, whatever their type."""
-    return any(
-        one.name in _MIXED
-        and "i64" in one.rest
-        and (value := kernel.values.operand(one, 0)) is not None
-        and value.loaded
-        for one in kernel.values.sources(op, 0)
-    )
-
-
 def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
     """An index that is loaded has no axis of the grid, and an index of many gigabytes has 64 bits."""
     dividends = [kernel.values.operand(op, 0) for op in divisions]
     divisors = [kernel.values.operand(op, 1) for op in divisions]
-    of_data = any(_is_data(kernel, op) for op in divisions)
+    of_data = any(is_data(kernel, op) for op in divisions)
     constant = any(one is not None and one.arguments and not one.loaded and not one.program for one in divisors)
     made_constant = "make the divisors tl.constexpr"
     ways = []
@@ -262,13 +210,13 @@ def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
             "give what the divisions compute, such as the row, an axis of the grid or an outer loop, so that it is a "
             "scalar"
         )
-    if of_data and any(_instructions(kernel, op) == _CALLED for op in divisions):
+    if of_data and any(instructions_of(kernel, op) == CALLED for op in divisions):
         ways.append("divide in 32 bits, as of x.to(tl.uint32) where x is a hash")
-    elif any(_instructions(kernel, op) == _LONG for op in divisions):
+    elif any(instructions_of(kernel, op) == LONG for op in divisions):
         ways.append("divide in 32 bits" if of_data else "compute the indices in 32 bits")
     if constant and not of_data:
         ways.append(made_constant)
-    if any(op.name.startswith("arith.rem") and _is_data(kernel, op) for op in divisions):
+    if any(op.name.startswith("arith.rem") and is_data(kernel, op) for op in divisions):
         ways.append("make the size n a power of two and write x & (n - 1)")
         ways.append("take tl.umulhi(x, n) of a 32-bit hash x, which spreads it over 0 to n - 1 too")
     return "; or ".join(ways) or "compute the quotients before the launch"

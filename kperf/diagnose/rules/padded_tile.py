@@ -28,6 +28,9 @@ _PADDING = 0.2
 """Share of the work of a loop's MMAs on padding. One dimension in two tiles saves a quarter of its MMA or more, as 96
 in tiles of 64 and 32 in place of 128; less is left where other MMAs of the loop have no padding."""
 
+_MOST_IN_WORDS = 0.99
+"""Of a share that is printed in whole percent."""
+
 
 @dataclass(frozen=True)
 class _Dimension:
@@ -106,14 +109,23 @@ def _padding(kernel: Kernel) -> Iterator[Finding]:
         needed = sum(math.prod(sum(one.tiles) for one in each) for _, each in mmas)
         if work and 1 - needed / work >= _PADDING:
             padded = [(op, one) for op, each in mmas for one in each if sum(one.tiles) < one.length]
-            yield _finding_of_padding(kernel, operations, padded, work / needed)
+            padding = 1 - sum(math.prod(one.used for one in each) for _, each in mmas) / work
+            yield _finding_of_padding(kernel, operations, padded, padding, work / needed)
 
 
 def _finding_of_padding(
-    kernel: Kernel, operations: Sequence[Operation], padded: Sequence[tuple[Operation, _Dimension]], gain: float
+    kernel: Kernel,
+    operations: Sequence[Operation],
+    padded: Sequence[tuple[Operation, _Dimension]],
+    padding: float,
+    gain: float,
 ) -> Finding:
-    """gain: all work of the MMAs over that without the padding."""
+    """padding: its share of the work of all MMAs. gain: their work over that with shorter tiles."""
     mma, worst = max(padded, key=lambda item: item[1].length / sum(item[1].tiles))
+    dimensions = _dimensions(kernel, mma)
+    cut = [one for one in dimensions if one.used < one.length]
+    kept = " and ".join(f"{one.used} of {one.length} {one.name}" for one in cut)
+    share = f"{padding:.0%}" if padding <= _MOST_IN_WORDS else f"more than {_MOST_IN_WORDS:.0%}"
     multiplying, beside = mma_cycles(kernel, operations), arithmetic_cycles(kernel, operations)
     speedup = (multiplying + beside) / (multiplying / gain + beside)
     fast = bound_of(kernel).unit == "tensor core"
@@ -122,24 +134,36 @@ def _finding_of_padding(
         RULE.id,
         mma,
         "low" if not fast or speedup < MEDIUM_GAIN else "medium" if speedup < SEVERE_GAIN else "high",
-        f"{1 - 1 / gain:.0%} of the work of the MMAs is on padding: masks keep {worst.used} of {worst.length} "
-        f"{worst.name}"
+        f"{share} of the work of the MMAs is on padding: masks keep {kept}"
         + (f" (likewise on {others})" if others else "")
         + ", and the rest is 0"
         + ("" if fast else ", although loads take longer than this work"),
-        _advice(worst),
-        {"tile": worst.length, "used": worst.used, "padding": 1 - 1 / gain},
+        _advice(worst, cut) + _without_dot(*(one.used for one in dimensions)),
+        {"tile": worst.length, "used": worst.used, "padding": padding, "saved": 1 - 1 / gain},
         confidence="medium",
         estimate=(speedup, 1.0, gain) if fast else (1.05, 1.0, speedup),
     )
 
 
-def _advice(padded: _Dimension) -> str:
-    if len(padded.tiles) == 1:
-        return f"use a tile of {padded.tiles[0]}"
-    first, second = padded.tiles
+def _without_dot(rows: int, columns: int, depth: int) -> str:
+    """How to multiply where one of the dimensions has a single element: that is no work for tensor cores."""
+    if 1 not in (rows, columns, depth):
+        return ""
+    if depth == 1:
+        product = "a * b, with a single number a or b" if 1 in (rows, columns) else "a[:, None] * b[None, :]"
+    else:
+        product = "tl.sum(a * b[None, :], axis=1)" if columns == 1 else "tl.sum(a[:, None] * b, axis=0)"
+    return f"; or multiply without tl.dot: acc += {product}"
+
+
+def _advice(worst: _Dimension, cut: Sequence[_Dimension]) -> str:
+    """Of the dimension with most padding, and of all others that one shorter tile holds."""
+    if len(worst.tiles) == 1:
+        shorter = (one for one in cut if len(one.tiles) == 1 and sum(one.tiles) < one.length)
+        return "use a tile of " + " and ".join(f"{one.tiles[0]} {one.name}" for one in shorter)
+    first, second = worst.tiles
     return (
-        f"split the {padded.used} into tiles of {first} and {second}, with a load for each: tl.dot(a1, b1, tl.dot(a0, "
+        f"split the {worst.used} into tiles of {first} and {second}, with a load for each: tl.dot(a1, b1, tl.dot(a0, "
         "b0)) sums over both, and where they are columns of a result, it is two: acc0 = tl.dot(p, v0, acc0) and "
         "acc1 = tl.dot(p, v1, acc1)"
     )

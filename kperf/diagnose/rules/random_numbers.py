@@ -62,7 +62,8 @@ def _finding(kernel: Kernel, where: Operation, random: float, others: float) -> 
         f"making {elements} random numbers takes some {random:.0f} cycles of an SM, and all other work on them takes "
         f"{others:.0f}: each call makes {_GIVES} numbers, and the kernel uses one",
         f"use all {_GIVES} numbers: call tl.rand4x or tl.randint4x with a quarter of the offsets, and put the results "
-        "together with tl.join and tl.reshape; or pass n_rounds=7 (by default 10)",
+        "together with tl.join and tl.reshape; or pass n_rounds=7 (by default 10). Both draw other numbers from the "
+        "same seed: change every kernel that has to draw the same ones, such as the backward pass of a dropout",
         {"random_cycles": random, "other_cycles": others, "elements": elements},
         confidence="medium",
         estimate=(math.sqrt(gain), 1.0, max(gain, 1.1)),

@@ -4,12 +4,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_FIRST_L2_LATENCY, H200_L1_BYTES_PER_CYCLE, H200_L1_LATENCY
+from kperf.console import agreeing
 from kperf.diagnose.kernel import (
     ATOMICS,
     LOADS,
@@ -26,11 +25,11 @@ from kperf.diagnose.kernel import (
     own,
 )
 from kperf.diagnose.loops import read_by_wgmma
-from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, ctas
+from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.sweeps import Swept, fits_l1, swept_by
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import NextIteration
 from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
@@ -45,23 +44,12 @@ _PART_OF_REGISTERS = 0.5
 _PAST_L1 = re.compile(r"cacheModifier = (cg|cv)")
 _AGAIN = 2
 """Bytes that loads past L1 ask for, for each byte that is another one."""
-_FIRST = 32
-"""Iterations of a loop whose addresses are compared: a window has fewer taps along a dimension."""
 _CROWDED = 2
 """How many times as long L2 may take where all SMs load from it at once. Not measured: it only widens the interval."""
 _WIDER = H200_L1_BYTES_PER_CYCLE / H200.l2_bytes_per_cycle
 _SOONER = H200_FIRST_L2_LATENCY / H200_L1_LATENCY
 """What L1 gives where bytes decide, and where waiting does. Their geometric mean is 3.9: of the 49 taps of a
 convolution 3.55 x were measured (H100)."""
-
-
-@dataclass(frozen=True)
-class _Swept:
-    """A load, and the addresses that it asks for in so many iterations (`times`) of the loops around it."""
-
-    access: Access
-    addresses: NDArray[np.int64]
-    times: int
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -113,24 +101,24 @@ def _past_l1(kernel: Kernel) -> Iterator[Finding]:
 
     A tensor that the kernel writes may need the modifier: L1 does not see what other CTAs write.
     """
-    of_tensor: dict[frozenset[str], list[_Swept]] = defaultdict(list)
+    of_tensor: dict[frozenset[str], list[Swept]] = defaultdict(list)
     for access in kernel.accesses:
         pointers = frozenset(_pointers(kernel, access))
         past_l1 = access.operation.name == "tt.load" and _PAST_L1.search(access.operation.rest)  # cp.async always is
-        if past_l1 and not _writes(kernel, pointers) and (swept := _swept(kernel, access)) is not None:
+        if past_l1 and not _writes(kernel, pointers) and (swept := swept_by(kernel, access)) is not None:
             of_tensor[pointers].append(swept)
     for loads in of_tensor.values():
         yield from _again_from_l2(kernel, loads)
 
 
-def _again_from_l2(kernel: Kernel, loads: Sequence[_Swept]) -> Iterator[Finding]:
+def _again_from_l2(kernel: Kernel, loads: Sequence[Swept]) -> Iterator[Finding]:
     """Of one tensor's loads past L1, if L1 could keep what they load."""
     first = loads[0].access
     addresses = np.unique(np.concatenate([one.addresses for one in loads]))
     size = len(addresses) * first.tensor.bytes
     again = sum(one.access.tile_bytes * one.times for one in loads) / size
     sectors = len(np.unique(addresses // SECTOR_BYTES))
-    if again < _AGAIN or not _fits_l1(kernel, sectors * SECTOR_BYTES):
+    if again < _AGAIN or not fits_l1(kernel, sectors * SECTOR_BYTES):
         return
     likely, most = _gain_of_l1(kernel, loads, sectors)
     if likely < MEDIUM_GAIN:
@@ -151,38 +139,7 @@ def _again_from_l2(kernel: Kernel, loads: Sequence[_Swept]) -> Iterator[Finding]
     )
 
 
-def _swept(kernel: Kernel, access: Access) -> _Swept | None:
-    """Of the iterations of the loops around a load, of each loop at most the first few; None where they are unknown."""
-    addresses, times = np.unique(access.value.numbers), 1
-    for loop in loops_around(access.operation):
-        count = kernel.iterations(loop)
-        count = IN_LOOP if count is None else max(min(count, _FIRST), 1)
-        step = _step(kernel, loop, access)
-        if step is None:
-            return None
-        addresses = np.unique(addresses + step * np.arange(count)[:, None])
-        times *= count
-    return _Swept(access, addresses, times)
-
-
-def _step(kernel: Kernel, loop: Operation, access: Access) -> int | None:
-    """Bytes by which a load's addresses move from one iteration to the next; None where they do not move together."""
-    if loop.name != "scf.for" or access.value.loaded:
-        return None
-    later = NextIteration(kernel.values, loop).operand(access.operation, 0)
-    steps = None if later is None else np.unique(later.numbers - access.value.numbers)
-    return int(steps[0]) if steps is not None and len(steps) == 1 else None
-
-
-def _fits_l1(kernel: Kernel, size: int) -> bool:
-    """Whether L1 keeps so many bytes of each CTA of an SM."""
-    if kernel.resources is None:
-        return False
-    resident = max(ctas(kernel), 1)
-    return resident * size <= kernel.arch.l1_bytes(resident, kernel.resources.shared_bytes)
-
-
-def _gain_of_l1(kernel: Kernel, loads: Sequence[_Swept], sectors: int) -> tuple[float, float]:
+def _gain_of_l1(kernel: Kernel, loads: Sequence[Swept], sectors: int) -> tuple[float, float]:
     """The likely and the most gain of cycles of an SM for a CTA's loads past L1, where nothing else takes as long.
 
     From L2 come each request's sectors, and later each sector once. Memory brings each sector once as it is.
@@ -240,7 +197,8 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
         RULE.id,
         access.operation,
         "medium",
-        f"each iteration loads {len(addresses)} numbers of {name_of(access.value, kernel)} {times} times each: {why}",
+        f"each iteration loads {len(addresses)} {agreeing(len(addresses), 'number', 'numbers')} of "
+        f"{name_of(access.value, kernel)} {times} times{agreeing(len(addresses), '', ' each')}: {why}",
         advice,
         {"addresses": len(addresses), "elements": access.tensor.size},
         confidence="medium",

@@ -9,6 +9,7 @@ from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, 
 from kperf.diagnose.loops import carried, intensity
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
+from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -40,19 +41,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         m, n, _ = shapes[0]
         side = _side(kernel, loop, m * n)
         if done / wanted < SMALL_TILE_SHARE and side is not None:
-            chosen = _is_chosen(kernel, loop)
+            chosen, streamed = _is_chosen(kernel, loop), memory_bounds(kernel)
+            hint = chosen or streamed
             yield kernel.finding(
                 RULE.id,
                 products[0],
-                "low" if chosen else "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
+                "low" if hint else "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
                 f"with a tile of {m} x {n} the loop does {done:.0f} operations for each byte that it loads, and the "
-                f"tensor cores need {wanted:.0f} to be busy",
+                f"tensor cores need {wanted:.0f} to be busy"
+                + (", although the launch's bytes take longer to come from device memory" if streamed else ""),
                 (f"if more than {m} rows have the same operand (tokens of an expert), " if chosen else "")
                 + f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune tiles around "
                 "this size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
-                confidence="low" if chosen else "medium",
-                estimate=(1.1, 1.0, wanted / done) if chosen else (min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
+                confidence="low" if hint else "medium",
+                estimate=(1.1, 1.0, wanted / done)
+                if chosen
+                else (1.05, 1.0, 1.5)
+                if streamed
+                else (min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
                 candidates=[
                     tile | more
                     for factor in (2, 4)

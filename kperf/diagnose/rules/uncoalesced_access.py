@@ -3,16 +3,20 @@
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, own, tensor_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.sweeps import fits_l1, swept_by
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
+from kperf.ir.values import SHIFTS
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -21,6 +25,12 @@ _MANY = 3.0
 """So many times as long is severe."""
 _PARTS = 16
 """Elements that lie at most so far apart are parts of a record: a colour, a point, a complex number."""
+_NEIGHBOURS = (-1, 0, 1)
+"""CTAs before and behind one, along each axis of the grid, whose addresses are compared with its own."""
+_EVEN = frozenset(
+    {*SHIFTS, "arith.muli", "arith.constant", "tt.make_range", "tt.get_program_id", "tt.get_num_programs", "scf.for"}
+)
+"""What addresses are computed of that move as far from any CTA, along an axis, to the next one."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -37,28 +47,28 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     apart: list[Access] = []
     together: list[list[Access]] = []
     for access in poor:
-        others = _beside(kernel, access) if _from_memory(access) else []
+        others = _beside(kernel, access) if _from_memory(kernel, access) else []
         if any(access is one for group in together for one in group):
             continue
         if others:
             together.append(others)
             yield _together(kernel, access, others)
-        elif _has_layout_of(access, poor) or _is_cut(kernel, access):
+        elif _has_layout_of(kernel, access, poor) or _is_cut(kernel, access) or _is_alone(kernel, access):
             continue
-        elif _is_broadcast(access):
+        elif _is_broadcast(kernel, access):
             yield from _broadcast(kernel, access)
-        elif _from_memory(access) or access.sector_use < BAD_SECTOR_USE:
+        elif _from_memory(kernel, access) or access.sector_use < BAD_SECTOR_USE:
             apart.append(access)  # else the second half of a sector comes from the cache
     for access in apart:
-        yield _apart(kernel, access, [one for one in apart if _from_memory(one)])
+        yield _apart(kernel, access, [one for one in apart if _from_memory(kernel, one)])
 
 
-def _is_broadcast(access: Access) -> bool:
+def _is_broadcast(kernel: Kernel, access: Access) -> bool:
     """Whether a load uses little of its sectors because threads of a warp need the same few elements, side by side.
 
     The layout of a vector that is broadcast is a slice of its tile's: threads along the broadcast load the same.
     """
-    return access.operation.name in LOADS and access.requests_of_runs and not _from_memory(access)
+    return access.operation.name in LOADS and access.requests_of_runs and not _from_memory(kernel, access)
 
 
 def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
@@ -90,13 +100,13 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
             )
 
 
-def _has_layout_of(access: Access, poor: list[Access]) -> bool:
+def _has_layout_of(kernel: Kernel, access: Access, poor: list[Access]) -> bool:
     """Whether its row lies in order, and its threads do not, because the compiler made them those of another access.
 
     A row of factors has the layout of the tile with which it is multiplied: what fixes the tile fixes the row.
     """
     tiles = [_layout(one) for one in poor if not one.has_neighbours]
-    return access.has_neighbours and not _from_memory(access) and _layout(access) in tiles
+    return access.has_neighbours and not _from_memory(kernel, access) and _layout(access) in tiles
 
 
 def _is_cut(kernel: Kernel, access: Access) -> bool:
@@ -119,14 +129,56 @@ def _layout(access: Access) -> str:
     return names[-1] if names else ""
 
 
-def _from_memory(access: Access) -> bool:
+def _from_memory(kernel: Kernel, access: Access) -> bool:
     """Whether what is not used moves from device memory too, and not from the cache alone."""
-    return access.tile_sector_use < POOR_SECTOR_USE
+    return access.tile_sector_use < POOR_SECTOR_USE and not _is_window(kernel, access)
+
+
+def _is_window(kernel: Kernel, access: Access) -> bool:
+    """Whether other iterations load what one leaves between its elements, and L1 keeps it: the taps of a window."""
+    if access.operation.name in STORES or not 2 <= _distance(access) <= _PARTS:
+        return False
+    loops = loops_around(access.operation)
+    swept = [swept_by(kernel, access, loops[: depth + 1]) for depth in range(len(loops))]
+    return any(
+        one is not None
+        and _use(one.addresses, access) >= POOR_SECTOR_USE
+        and fits_l1(kernel, len(np.unique(one.addresses // SECTOR_BYTES)) * SECTOR_BYTES)
+        for one in swept
+    )
+
+
+def _is_alone(kernel: Kernel, access: Access) -> bool:
+    """Whether nothing in the launch uses the bytes between the elements, as of a diagonal: there is no better tile.
+
+    Elements that lie closer are parts of records, which may be kept in a tensor for each part.
+    """
+    if kernel.grid is None or access.value.loaded or _distance(access) <= _PARTS:
+        return False
+    tensors = kernel.tensors_of(access.operation)
+    beside = [one for one in kernel.accesses if one.value.arguments & tensors]
+    swept = [swept_by(kernel, one) for one in beside]
+    known = [one.addresses for one in swept if one is not None]
+    even = all(op.name in _EVEN for one in beside for op in kernel.values.sources(one.operation, 0))
+    if len(known) < len(beside) or not even:
+        return False
+    addresses = np.unique(np.concatenate(known))
+    for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):
+        moved = np.unique(access.of(replace(kernel, next_along=axis)).value.numbers - access.value.numbers)
+        if len(moved) > 1 or 0 < abs(moved[0]) < SECTOR_BYTES:
+            return False
+        addresses = np.unique(addresses + moved * np.array(_NEIGHBOURS)[:, None])
+    return _use(addresses, access) < POOR_SECTOR_USE
+
+
+def _use(addresses: NDArray[np.int64], access: Access) -> float:
+    """Used share of the sectors in which these distinct addresses are."""
+    return len(addresses) * access.tensor.bytes / (len(np.unique(addresses // SECTOR_BYTES)) * SECTOR_BYTES)
 
 
 def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
-    from_memory = _from_memory(access)
+    from_memory = _from_memory(kernel, access)
     bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
     stride = kernel.unless_one(access)
     axis, step = kernel.next_cta(access) if from_memory else ("", 0)
@@ -247,14 +299,13 @@ def _beside(kernel: Kernel, access: Access) -> list[Access]:
         and one.tensor.bytes == access.tensor.bytes
     ]
     addresses = np.unique(np.concatenate([one.value.numbers.ravel() for one in alike]))
-    used = len(addresses) * access.tensor.bytes / (len(np.unique(addresses // SECTOR_BYTES)) * SECTOR_BYTES)
-    return [one for one in alike if one is not access] if used >= POOR_SECTOR_USE else []
+    return [one for one in alike if one is not access] if _use(addresses, access) >= POOR_SECTOR_USE else []
 
 
 def _advice(kernel: Kernel, access: Access) -> str:
     if access.contiguous is not None:
         return _advice_of_rows(kernel, access, access.contiguous)
-    if not _from_memory(access) and len(access.tensor.shape) == 1 and not _distance(access):
+    if not _from_memory(kernel, access) and len(access.tensor.shape) == 1 and not _distance(access):
         if access.operation.name in STORES:
             return "permute the elements with tl.gather, and store them in the order of memory"
         return "load the elements in the order of memory, and permute them with tl.gather"
