@@ -14,6 +14,7 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
@@ -161,9 +162,8 @@ def newest_runs(
 def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
     """Medians over the passes: TFLOPS alone, watts, MHz, and TFLOPS a watt."""
     mask = "causal" if runs[0][0].causal else "non-causal"
-    made = Table(title=f"alone and sustained, {mask}, median of the passes; {title}", title_justify="left")
-    for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W", "run"):
-        made.add_column(column, justify="right")
+    headers = ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W", "run")
+    made = titled_table(f"alone and sustained, {mask}, median of the passes; {title}", *headers)
     for run in runs:
         for p in run:
             rates = [sample.tflops for sample in p.samples]
