@@ -20,6 +20,7 @@ from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point, Run, Stor
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import SHIFTS, require_times
+from kperf.console import announce
 from kperf.errors import UsageError
 from kperf.paper.fig12 import of_other_overrides
 from kperf.plots import attention as plot
@@ -223,8 +224,7 @@ def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] |
     for line in lines:
         console.print(line)
     written = plot.draw(runs, wanted, (shapes.title, stamp), lines, store.folder / shapes.stem)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     require_times(shown)
     return written
 

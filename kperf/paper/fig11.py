@@ -20,6 +20,7 @@ from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.compat.triton import TritonError
+from kperf.console import announce
 from kperf.errors import UsageError
 from kperf.ir.compile import several
 from kperf.ir.override import prove_launched
@@ -291,9 +292,7 @@ def report(console: Console, folder: Path, subjects: Sequence[TracedOverride], *
     if len(timelines) == 2:
         for line in [*between(*timelines), *_predicted(timelines, subjects)]:
             console.print(line)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(console, written, stamp)
 
 
 def draw(

@@ -19,6 +19,7 @@ from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
 from kperf.bench.tables import ratio_table, require_times, tritonbench_table
+from kperf.console import announce
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.paper import power
@@ -289,8 +290,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         console.print(sentence)
     for sentence in sentences:
         console.print(sentence)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     require_times(points)
     return written
 

@@ -22,7 +22,7 @@ from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import require_times, speedup, without_times
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import UsageError
 from kperf.paper.fig12 import of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
@@ -199,8 +199,7 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
         cards.report(console, store, "fig12_inputs", runs)
     for sentence in [*sentences, *without_times(points)]:
         console.print(sentence)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     if measured:
         require_times(points)
     return written

@@ -14,7 +14,7 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
@@ -77,10 +77,9 @@ def report(
     stamp, sentences = _stamp(store, whole, measured), notes(whole)
     for sentence in sentences:
         console.print(sentence)
-    written = plot.draw(whole, stamp, sentences, store.folder / ("power_causal" if causal else "power"))
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(
+        console, plot.draw(whole, stamp, sentences, store.folder / ("power_causal" if causal else "power")), stamp
+    )
 
 
 def report_beside(console: Console, store: PowerStore, figure: Provenance, *, causal: bool) -> None:
