@@ -190,13 +190,8 @@ def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Co
 
 def of_other_overrides(runs: Iterable[Run]) -> set[str]:
     """The variants whose recorded points are not of the committed TTGIR."""
-    ran = {
-        (key, override.specialization_of(point.workload), point.override_sha256)
-        for run in runs
-        for key, point in run.items()
-        if key in VARIANTS and point.status != "unsupported"
-    }
-    return {key for key, special, sha256 in ran if override.find(key, special).sha256 != sha256}
+    points = (point for run in runs for point in run.values())
+    return power.of_other_overrides(point for point in points if point.status != "unsupported")
 
 
 def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
@@ -217,8 +212,7 @@ def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
     for key in sorted({key for run in runs.values() for key in run} - IMPLEMENTATIONS.keys()):
         without["recorded, but registered no longer"].append(key)
     sentences = [f"no line for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
-    for key in sorted(of_other_overrides(runs.values())):
-        sentences.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    sentences += power.override_notes(of_other_overrides(runs.values()))
     if len(runs) < len(grid(mode)):
         sentences.append(f"{len(runs)} of {len(grid(mode))} workloads: the others are not recorded yet")
     return sentences
