@@ -212,17 +212,10 @@ def _captured(
     call_original = bind(item.original, inputs, workload, item.original.text)
     all_captured = []
     for chosen in passes.chosen:
-        probed, recording = chosen.probed, recording_of_pass(chosen.probed.program, kernel)
-        traced = bind(item.original, inputs, workload, probed.text)
-        captured = capture(str(item.original.path), call_original, traced, recording, rounds)
-        record = Pass(
-            regions=passes.all_probes.named(probed.places),
-            overhead=_overhead(captured),
-            sass_order=sass_order(chosen.orders),
-            resources=KernelResources(**asdict(chosen.built.resource_usage)),
-            events_per_iteration=max(map(len, probed.places)),
-        )
-        all_captured.append(Captured(probed, decode_launch(captured.buffer, recording, probed.program), record))
+        recording = recording_of_pass(chosen.probed.program, kernel)
+        traced = bind(item.original, inputs, workload, chosen.probed.text)
+        taken = capture(str(item.original.path), call_original, traced, recording, rounds)
+        all_captured.append(Captured.of(chosen, taken.buffer, recording, passes.all_probes, _overhead(taken)))
     return all_captured
 
 
