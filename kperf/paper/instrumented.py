@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import triton
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from rich.table import Table
 
 from kperf.arch import H200
@@ -20,6 +20,7 @@ from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.record.store import Frozen
 from kperf.trace.analyze.read import sass_order
 from kperf.trace.capture.passes import Built, ChosenPass, builder, built, choose_passes, compile_passes, spread
 from kperf.trace.capture.traced import Traced, TracedKernel, choose, make_traced
@@ -81,10 +82,8 @@ def generate(original: Override, root: Path = TTGIR_DIR) -> Path:
     return path
 
 
-class PassOnFile(BaseModel):
+class PassOnFile(Frozen):
     """A chosen pass: its places of each class of bodies, and what choosing it showed; differences in words."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     places: tuple[tuple[int, ...], ...]
     edges: list[str]
@@ -95,10 +94,8 @@ class PassOnFile(BaseModel):
     occupancy: int
 
 
-class PassesOnFile(BaseModel):
+class PassesOnFile(Frozen):
     """`ttgir/<variant>/traced/<stem>.passes.json`: passes chosen by compiling `compiles` kernels."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ttgir_sha256: str
     triton: str
