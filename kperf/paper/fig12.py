@@ -21,7 +21,6 @@ from kperf.bench.sweep import Bench, run_sweep
 from kperf.bench.tables import ratio_table, require_times, tritonbench_table
 from kperf.console import announce
 from kperf.errors import UsageError
-from kperf.installation import TTGIR_DIR
 from kperf.paper import power
 from kperf.plots import fig12 as plot
 from kperf.record import device
@@ -111,11 +110,7 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
 
 
 def verify_overrides(
-    console: Console,
-    chosen: Iterable[Variant] = tuple(VARIANTS.values()),
-    root: Path = TTGIR_DIR,
-    *,
-    run_too: bool = True,
+    console: Console, chosen: Iterable[Variant] = tuple(VARIANTS.values()), *, run_too: bool = True
 ) -> None:
     """Hold committed overrides against their definition and source, compile them, and print what they are made of.
 
@@ -124,7 +119,7 @@ def verify_overrides(
     """
     for variant in chosen:
         for special in variant.specializations:
-            put = override.find(variant.name, special, root)
+            put = override.find(variant.name, special)
             found = override.verify(put)
             override.check_source(put)
             console.print(

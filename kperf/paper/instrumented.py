@@ -157,7 +157,7 @@ def _passes_on_file(original: Override) -> PassesOnFile | None:
         return None
 
 
-def generate_passes(original: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
+def generate_passes(original: Override, say: Callable[[str], None]) -> Path:
     """Choose the passes of an override by compiling kernels with a few events, and write them; returns the path."""
     passes, compiled = choose_passes_of(original, say)
     found = PassesOnFile(
@@ -177,7 +177,7 @@ def generate_passes(original: Override, say: Callable[[str], None], root: Path =
             for one in passes.chosen
         ],
     )
-    path = passes_path(original, root)
+    path = passes_path(original)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, found.model_dump_json(indent=1) + "\n")
     return path
