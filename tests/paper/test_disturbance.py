@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import disturbance, examples
 from kperf.paper.disturbance import ROWS, Work
-from kperf.record import device
 from kperf.record.store import RecordStore
 from tests.conftest import environment
 
@@ -30,11 +28,6 @@ for _ in range(14): plus[(1024,)](x, x, x, 1 << 20, 1024)
 """
 
 
-@pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
-
-
 def made(**changed):
     resources = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
     fields = {"kernel": "norm", "origin": "example", "way": "all", "original_ms": 2.0, "same_order": False}
@@ -44,12 +37,9 @@ def made(**changed):
     return ROWS.validate_python(COMMON | fields | changed)
 
 
-def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork):
+def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork, h200):
     monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     monkeypatch.setattr(disturbance, "EXAMPLES", ())
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
     (tmp_path / "package.py").write_text(SCRIPT)
     disturbance.run(console, tmp_path / "results", [tmp_path / "package.py"], require_gpu=True)
     rows = RecordStore(tmp_path / "results" / "h200", "disturbance", ROWS).points()
@@ -251,8 +241,7 @@ def test_of_kernels_that_fit_a_pattern_the_slowest_is_the_examples(tmp_path):
     ]
 
 
-def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make disturbance`"):
         disturbance.run(console, tmp_path, [], require_gpu=False)
     with pytest.raises(UsageError, match=r"there is no script .*missing\.py"):

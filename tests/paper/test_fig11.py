@@ -111,8 +111,7 @@ def results(tmp_path_factory):
     return root
 
 
-def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, no_gpu):
     console = WholeConsole(record=True, width=160)
     fig11.run(console, results, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
@@ -124,8 +123,7 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     assert drawn == {"fig11.pdf", "fig11.png"}
 
 
-def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, no_gpu):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
     console = WholeConsole(record=True, width=300)
@@ -139,8 +137,7 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     assert shown == [["iterations"], ["iterations", "tile boundary"]]
 
 
-def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, no_gpu):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "test/fig11/improved.timeline.json"
     timeline = read_timeline(path)
@@ -401,8 +398,7 @@ def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
     assert (tmp_path / "test/fig11_override_vanilla.png").exists()
 
 
-def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_without_a_recording_it_says_what_to_do(tmp_path, no_gpu):
     with pytest.raises(UsageError, match="holds no recorded fig11"):
         fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
 

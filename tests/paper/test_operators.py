@@ -10,7 +10,6 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import operator_call, operators, proof
 from kperf.paper.operators import ROWS
-from kperf.record import device
 from kperf.record.store import RecordStore
 from tests.conftest import environment
 from tests.paper.test_proof import COMMON, GEMM, finding
@@ -65,12 +64,11 @@ def checkout(tmp_path):
 
 
 @pytest.mark.long
-def test_each_operator_is_diagnosed_on_the_largest_of_its_inputs_that_fits(tmp_path, checkout, monkeypatch, in_a_fork):
+def test_each_operator_is_diagnosed_on_the_largest_of_its_inputs_that_fits(
+    tmp_path, checkout, monkeypatch, in_a_fork, h200
+):
     session = (*in_a_fork, "-m", "tests.paper.proof_session_on_a_fake_gpu")
     monkeypatch.setattr(proof, "SESSION", session)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
     console = WholeConsole(record=True, width=250, quiet=False)
     operators.run(console, tmp_path / "results", checkout, [])
     rows = {row.name: row for row in RecordStore(tmp_path / "results/h200", "operators", ROWS).points()}

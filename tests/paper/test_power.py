@@ -65,8 +65,7 @@ def test_a_partial_run_does_not_hide_a_whole_one():
     assert [p.run for p in power.newest_runs(partial, False, ["fa3"])[0]] == ["partial"]  # all that is asked for
 
 
-def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, no_gpu):
     store = PowerStore(tmp_path / "h200")
     with store.writer() as writer:
         known = writer.record_environment(environment())
@@ -83,8 +82,7 @@ def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatc
         power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
 
 
-def test_causal_stands_beside_non_causal(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_causal_stands_beside_non_causal(tmp_path, no_gpu):
     store = PowerStore(tmp_path / "h200")
     with store.writer() as writer:
         known = writer.record_environment(environment())
@@ -109,8 +107,7 @@ def test_a_watt_is_a_joule_a_second():
     assert sample.tflops_per_watt == pytest.approx(2.0)
 
 
-def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch, no_gpu):
     drawn = []
     monkeypatch.setattr(plot, "draw", lambda runs, *_: drawn.append({p.implementation for p in runs[0]}) or [])
     store = PowerStore(tmp_path / "h200")

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import proof
 from kperf.paper.proof import ROWS
-from kperf.record import device
 from kperf.record.store import RecordStore
 from tests.conftest import environment
 
@@ -55,16 +53,8 @@ plus[(1024,)](x, x, x, 1 << 20, 1024)
 
 
 @pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
-
-
-@pytest.fixture
-def on_a_fake_gpu(monkeypatch, in_a_fork):
+def on_a_fake_gpu(monkeypatch, in_a_fork, h200):
     monkeypatch.setattr(proof, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_session_on_a_fake_gpu"))
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
 
 
 def written(folder, **texts):
@@ -259,8 +249,7 @@ def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
     ]  # fmt: skip
 
 
-def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make proof`"):
         proof.run(console, tmp_path, tmp_path, [], require_gpu=False)
 

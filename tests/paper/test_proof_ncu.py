@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import proof, proof_ncu
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE, names
@@ -21,11 +20,6 @@ KERNELS = ROOT / "tests/diagnose/kernels"
 
 
 @pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
-
-
-@pytest.fixture
 def program(tmp_path):
     path = tmp_path / "ncu"
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("fake_ncu.py")} "$@"\n')
@@ -34,12 +28,9 @@ def program(tmp_path):
 
 
 @pytest.fixture
-def on_a_fake_gpu(monkeypatch, in_a_fork, tmp_path):
+def on_a_fake_gpu(monkeypatch, in_a_fork, tmp_path, h200):
     monkeypatch.setattr(proof_ncu, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_ncu_session_on_a_fake_gpu"))
     monkeypatch.setenv("KPERF_FAKE_NCU", str(tmp_path / "marked"))
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
 
 
 def script(name, fault="", more=""):

@@ -16,11 +16,10 @@ from kperf.paper.varlen import CASES, DENSE, FA3, OURS, TORCH, TOTAL, VarlenRow
 from kperf.record.store import DeviceStates, RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, exact_ragged, ragged_operands
-from tests.bench.fake_gpu import COLD_MS, as_an_h200, interleaving
+from tests.bench.fake_gpu import COLD_MS, interleaving
 from tests.command import kperf
-from tests.conftest import STATE, environment
+from tests.conftest import COMMON, STATE, environment
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 SEQ_LENS, EQUAL = (5, 130, 121), (64, 64, 64, 64)
 MS = {(OURS, False): 4.0, (OURS, True): 2.0, (DENSE, True): 1.5}
 """Of one call: on `SEQ_LENS`, and on equal lengths."""
@@ -101,9 +100,8 @@ def test_lengths_are_of_one_sum_and_have_a_counterpart():
         assert len(set(seq_lens)) > 1
 
 
-def test_what_is_wrong_has_no_time_and_fails_the_command(gpu, monkeypatch, tmp_path):
+def test_what_is_wrong_has_no_time_and_fails_the_command(gpu, h200, tmp_path):
     gpu.spoil = lambda o: o * 1.01
-    as_an_h200(monkeypatch)
     with pytest.raises(MeasurementError, match=r"Improved\+ has no time for few: 4 of 2 to 130 \(full\)"):
         varlen.run(WholeConsole(file=io.StringIO()), tmp_path, rounds=16, require_gpu=True)
     rows = RecordStore(tmp_path / "h200", "varlen", varlen.ROWS).points()

@@ -21,9 +21,8 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import inductor, inductor_session, ncu
 from kperf.studies.inductor import ROWS, Counters, InductorRow
-from tests.conftest import environment
+from tests.conftest import COMMON, environment
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 NORM, MM = "triton_red_fused__fused_rms_norm_0", "mm"
 CEILING_MS = 2 * 8192**3 / 700e12 * 1e3
 """Of 700 TFLOP/s."""

@@ -22,9 +22,8 @@ from kperf.record.store import RecordStore
 from kperf.studies import lines, ncu, sampled
 from kperf.studies.hatchet import Tree
 from kperf.studies.lines import CostRow, LineRow, ncu_samples, proton_samples
-from tests.conftest import environment
+from tests.conftest import COMMON, environment
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 GEMM = Path(sampled.EXAMPLES, "gemm_gluon_ws.py").read_text().splitlines()
 
 
@@ -245,8 +244,7 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
     ]
 
 
-def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, no_gpu):
     console = WholeConsole(width=200, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make lines`"):
         lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)

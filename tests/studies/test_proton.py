@@ -16,9 +16,8 @@ from kperf.studies import hatchet, proton, proton_session
 from kperf.studies.hatchet import TIME, Tree, read_tree, rendered, subtract
 from kperf.studies.proton import ProtonRow
 from kperf.studies.proton_session import KEYS, WORKLOADS
-from tests.conftest import environment
+from tests.conftest import COMMON, environment
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_knob_7_64x128x128_4x1x1_kernel0_0"
 
 REAL = """
@@ -145,8 +144,7 @@ def test_both_sessions_and_the_command_are_recorded(tmp_path, monkeypatch, gpu):
         list(proton.measure(COMMON, results=tmp_path))
 
 
-def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu, no_gpu):
     console = WholeConsole(width=250, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make proton`"):
         proton.run(console, tmp_path, plot.draw, require_gpu=False)

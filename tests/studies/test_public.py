@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from kperf.bench import turns
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
-from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import public
 from kperf.studies.public import ROWS
@@ -47,21 +45,11 @@ def call(name, milliseconds, changed):
 
 
 @pytest.fixture
-def console():
-    return WholeConsole(record=True, width=300, quiet=False)
-
-
-@pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, h200):
     GPU.ran.clear()
     GPU.stand_in(monkeypatch, turns)
     monkeypatch.setattr(public, "torch", turns.torch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "_ours", {"some"})
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: type("GPU", (), {"uuid": "some"}))
     return GPU
 
 

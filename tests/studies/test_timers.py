@@ -15,15 +15,12 @@ from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
 from kperf.plots import timers as plot
-from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import hatchet, kernels, ncu, operations, timers
 from kperf.studies.operations import OPERATIONS, N
 from kperf.studies.timers import REFERENCE, TIMERS, TimerRow
 from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
-from tests.conftest import environment
-
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
+from tests.conftest import COMMON, environment
 
 
 def row(operation="triton", timer=REFERENCE, samples=(100.0,), n=N, message=""):
@@ -206,8 +203,7 @@ def test_the_figure_shows_each_operation_and_the_sizes():
     assert [len(line.get_xdata()) for line in right.get_lines()] == [1, 1 + len(timers.SWEEP), 1]
 
 
-def test_without_a_record_one_sentence_says_what_records_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_record_one_sentence_says_what_records_it(tmp_path, no_gpu):
     console = WholeConsole(width=200, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make timers`"):
         timers.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
