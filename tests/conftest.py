@@ -77,7 +77,7 @@ def h200(monkeypatch):
 @pytest.fixture
 def console():
     """What is printed, for `export_text`; no table is too wide."""
-    return WholeConsole(record=True, width=250, file=io.StringIO())
+    return WholeConsole(record=True, width=400, file=io.StringIO())
 
 
 @pytest.fixture
@@ -193,3 +193,11 @@ def environment(**changes):
         "recorded_at": "2026-01-02T03:04:05+00:00",
     }
     return Environment(**(fields | changes))
+
+
+def kept(store, rows):
+    """A store with these rows, of the environment `environment()`."""
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([row.model_copy(update={"environment": known}) for row in rows])
+    return store

@@ -23,7 +23,7 @@ from tests.bench.fake_gpu import COLD_MS, Gpu
 from tests.bench.test_on_a_fake_gpu import attention as fake
 from tests.bench.test_on_a_fake_gpu import differentiable, stand_in
 from tests.command import kperf
-from tests.conftest import environment, failed, point
+from tests.conftest import failed, kept, point
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -57,12 +57,7 @@ def runs_of(shapes=SHAPES):
 
 
 def record(folder, runs):
-    store = Store(folder, "attention")
-    with store.writer() as writer:
-        name = writer.record_environment(environment())
-        for one in runs.values():
-            writer.append([p.model_copy(update={"environment": name}) for p in one.values()])
-    return store
+    return kept(Store(folder, "attention"), [point for one in runs.values() for point in one.values()])
 
 
 def console():

@@ -10,7 +10,7 @@ from kperf.errors import UsageError
 from kperf.paper import disturbance, examples
 from kperf.paper.disturbance import ROWS, Work
 from kperf.record.store import RecordStore
-from tests.conftest import environment
+from tests.conftest import kept
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
@@ -177,9 +177,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         made(kernel="gemm", way="sampled", instrumented_ms=2.02, ratio=1.01, recorded=60, confidence="medium"),
         made(origin="liger", kernel="rope", way="sampled", why_all="its CTAs come in clusters", confidence="low"),
     ]
-    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment())}
-        writer.append([row.model_copy(update=about) for row in rows])
+    kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
     table = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].splitlines()
     changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table == [
@@ -219,9 +217,7 @@ def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path)
         ("gemm", "all", 1.01), ("gemm", "sampled", 1.02), ("norm", "all", 1.25), ("rope", "sampled", 1.4)
     }  # fmt: skip
     assert [one.ratio for one in newest if one.origin == "other"] == [1.9]
-    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment())}
-        writer.append([row.model_copy(update=about) for row in rows])
+    kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
     assert disturbance.markdown(tmp_path / "h200").startswith("Recorded on NVIDIA H200, 2026-11-23 to 2026-11-24.")
 
 

@@ -331,10 +331,9 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     assert reported == [(tmp_path / "h200", True)]
 
 
-def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypatch, no_gpu):
+def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypatch, no_gpu, console):
     fill(tmp_path / "h200")
     monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
-    console = WholeConsole(record=True, width=400)
     fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=False)
     said = console.export_text()
     assert "static: the figure is drawn from recorded runs; there is no GPU" in said

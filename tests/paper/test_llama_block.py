@@ -1,7 +1,6 @@
 """`make llama-block` on a GPU whose times are known: what is checked, timed in turn, recorded and told."""
 
 import io
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,7 @@ from kperf.studies.interleaved import WrongError, speedup
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.bench.fake_gpu import COLD_MS, interleaving
 from tests.command import kperf
-from tests.conftest import COMMON, STATE, environment
+from tests.conftest import COMMON, STATE, kept
 
 SIZES = {"batch": 1, "seq_len": 128, "heads": 2, "kv_heads": 1, "head_dim": 128, "hidden": 64}
 FORWARD_MS = {TORCH: 5.0, "fa3": 4.5, OURS: 4.0}
@@ -172,17 +171,12 @@ def test_a_row_that_contradicts_itself_is_refused(changes):
 
 
 def test_a_recorded_run_is_told(tmp_path):
-    folder = tmp_path / "h200"
-    folder.mkdir()
-    known = environment()
     rows = [
         row(implementation=TORCH, samples_ms=[5.0, 5.1, 4.9, 5.0]),
         row(),
         row(implementation="fa3", status="unsupported", error=None, message="no wheel", **NO_TIME),
     ]
-    lines = [json.dumps(one | {"environment": known.id}) for one in rows]
-    (folder / "llama-block.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "environment.json").write_text(json.dumps({known.id: known.model_dump()}))
+    kept(RecordStore(tmp_path / "h200", "llama-block", llama_block.ROWS), [BlockRow(**one) for one in rows])
     done = kperf("llama-block", "--results", tmp_path, COLUMNS="160")
     assert done.returncode == 0, done.stderr
     assert "recorded on NVIDIA H200, 2026-01-02" in done.stdout

@@ -13,7 +13,7 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies.ncu import Rule
 from tests.command import kperf
-from tests.conftest import environment
+from tests.conftest import environment, kept
 from tests.paper.test_proof import COMMON, PLUS, ROOT, ROWS_MADE, written
 
 KERNELS = ROOT / "tests/diagnose/kernels"
@@ -267,9 +267,7 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing is recorded of `make proof OPTIONS=--beside-ncu` in " in done.stderr
-    with RecordStore(tmp_path / "h200", "ncu_rules", ROWS).writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
+    kept(RecordStore(tmp_path / "h200", "ncu_rules", ROWS), [made("k", {"percent": 61.5, "scope": "global"})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
     assert "ncu profiled 1 faulty kernel. For 1 of the 1, one of the 2 rules" in done.stdout
 

@@ -1,7 +1,6 @@
 """`make varlen` on a GPU whose times are known: what is checked, timed interleaved, recorded and printed."""
 
 import io
-import json
 from functools import partial
 
 import pytest
@@ -18,7 +17,7 @@ from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, exact_ragged, ragged_operands
 from tests.bench.fake_gpu import COLD_MS, interleaving
 from tests.command import kperf
-from tests.conftest import COMMON, STATE, environment
+from tests.conftest import COMMON, STATE, kept
 
 SEQ_LENS, EQUAL = (5, 130, 121), (64, 64, 64, 64)
 MS = {(OURS, False): 4.0, (OURS, True): 2.0, (DENSE, True): 1.5}
@@ -142,18 +141,13 @@ def test_a_row_that_contradicts_itself_is_refused(changes):
 
 
 def test_a_recorded_run_is_printed(tmp_path):
-    folder = tmp_path / "h200"
-    folder.mkdir()
-    known = environment()
     rows = [
         row(),
         row(implementation=FA3, samples_ms=[5.0, 5.1, 4.9, 5.0]),
         row(implementation=TORCH, status="unsupported", message="no wheel", **NO_TIME),
         row(seq_lens=EQUAL, samples_ms=[2.0] * 4, settling={"seconds": 6.0, "shift": 0.1, "settled": False}),
     ]
-    lines = [json.dumps(one | {"environment": known.id}) for one in rows]
-    (folder / "varlen.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "environment.json").write_text(json.dumps({known.id: known.model_dump()}))
+    kept(RecordStore(tmp_path / "h200", "varlen", varlen.ROWS), [VarlenRow(**one) for one in rows])
     done = kperf("varlen", "--results", tmp_path, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert "256 tokens, 4 heads of q and 2 of k and v, bfloat16; recorded on NVIDIA H200, 2026-01-02" in done.stdout

@@ -153,8 +153,7 @@ def test_every_choice_of_both_schedules_is_measured(monkeypatch):
     ]
 
 
-def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, no_gpu):
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, no_gpu, console):
     paper.run(console, folder.parent, rounds=10, require_gpu=False)
     text = console.export_text()
     assert "recorded on NVIDIA H200" in text
