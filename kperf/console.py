@@ -118,6 +118,14 @@ def titled_table(title: str, *headers: str, left: Collection[str] = ()) -> Table
     return Table(*columns, title=title, title_justify="left")
 
 
+def announce(console: Console, drawn: Iterable[Path], stamp: str) -> list[Path]:
+    """Name the files of a figure and where its numbers are from; returns the files."""
+    files = list(drawn)
+    for path in files:
+        console.print(f"drawn: {path} ({stamp})")
+    return files
+
+
 def fit(table: Table, console: Console) -> list[Table]:
     """The table in parts that the console has room for; each begins with the first column, which names the rows."""
     needs = [_needs(column, console) for column in table.columns]

@@ -1,18 +1,22 @@
 """Shared makers of records, and one cache of compiled kernels."""
 
 import gc
+import io
 import os
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
+from kperf.console import WholeConsole
+from kperf.record import device
 from kperf.record.store import DeviceState, DeviceStates, Environment
 from tests import forks
 
@@ -24,6 +28,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 STATE = DeviceState(
     sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05
 )
+
+
+COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
+"""Of any row of a study."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +62,22 @@ def in_a_fork(tmp_path_factory):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """A study measures, as if this machine had an H200."""
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(device, "environment", environment)
+    monkeypatch.setattr(device, "exclusive", nullcontext)
+
+
+@pytest.fixture
+def console():
+    """What is printed, for `export_text`; no table is too wide."""
+    return WholeConsole(record=True, width=400, file=io.StringIO())
 
 
 @pytest.fixture
@@ -170,3 +193,11 @@ def environment(**changes):
         "recorded_at": "2026-01-02T03:04:05+00:00",
     }
     return Environment(**(fields | changes))
+
+
+def kept(store, rows):
+    """A store with these rows, of the environment `environment()`."""
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([row.model_copy(update={"environment": known}) for row in rows])
+    return store

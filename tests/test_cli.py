@@ -18,11 +18,10 @@ import torch
 
 from kperf import __version__
 from kperf.arch import KNOWN
-from kperf.attention.overrides import TTGIR_DIR
+from kperf.attention.overrides import TTGIR_DIR, find
 from kperf.cli.ending import end_refused, failure_of_the_gpu
 from kperf.errors import MeasurementError
 from kperf.paper import fig12
-from kperf.paper.fig12 import verify_overrides
 from kperf.record.files import write_atomically
 from kperf.record.store import RECORDED
 from tests.command import kperf
@@ -424,7 +423,7 @@ def test_help_lists_every_target():
 def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monkeypatch):
     root, results = tmp_path / "ttgir", tmp_path / "results"
     shutil.copytree(TTGIR_DIR, root)
-    monkeypatch.setattr("kperf.paper.fig12.verify_overrides", functools.partial(verify_overrides, root=root))
+    monkeypatch.setattr("kperf.attention.overrides.find", functools.partial(find, root=root))
     (results / "h200").mkdir(parents=True)
     for name in ("fig12.jsonl", "environment.json"):
         shutil.copy(RECORDED / "h200" / name, results / "h200")

@@ -22,7 +22,7 @@ from kperf.attention.workload import Workload
 from kperf.compat.triton import active_target
 from kperf.errors import UsageError
 from kperf.record.files import write_atomically
-from kperf.record.store import first_of
+from kperf.record.store import Frozen, first_of
 
 FOLDER = "KPERF_TRITON_CONFIGS"
 AUTOTUNE = "KPERF_TRITON_AUTOTUNE"
@@ -63,10 +63,8 @@ def _class_name(name: str) -> str:
     return name
 
 
-class ConfigFile(BaseModel):
+class ConfigFile(Frozen):
     """What a file holds: of the forward pass, a configuration a class of shapes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fwd: dict[Annotated[str, AfterValidator(_class_name)], Config]
 

@@ -21,6 +21,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import dask
@@ -168,7 +169,7 @@ class Processes:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         answers = client.run(_ready, workers=list(_gpus(client)))
         self.names = {environment.gpu_uuid: name for name, environment in answers.values()}
-        self.environments = [_asked_here(environment) for _, environment in sorted(answers.values(), key=_first)]
+        self.environments = [_asked_here(environment) for _, environment in sorted(answers.values(), key=itemgetter(0))]
         self._require_alike(self.environments)
         client.subscribe_topic(_STEPS, lambda event: self._inbox.put(_Step(**event[1]["step"])))
         self.start_s = time.monotonic() - begin
@@ -430,7 +431,3 @@ def _no_scheduler(address: str) -> UsageError:
 def _asked_here(environment: Environment) -> Environment:
     """With the command that asked for the measurement."""
     return environment.model_copy(update={"command_line": device.command_line()})
-
-
-def _first(answer: tuple[str, Environment]) -> str:
-    return answer[0]

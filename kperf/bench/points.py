@@ -371,6 +371,11 @@ class PowerPoint(Frozen):
     environment: str
     recorded_at: Instant
 
+    @cached_property
+    def workload(self) -> Workload:
+        """What was computed, of an implementation that is attention."""
+        return _workload(self)
+
     @property
     def tflops(self) -> float:
         """Median over the passes."""
@@ -378,11 +383,13 @@ class PowerPoint(Frozen):
 
     @model_validator(mode="after")
     def _follows_from_its_samples(self) -> Self:
-        _workload(self)
+        _ = self.workload
         for sample in self.samples if self.schema_version > 1 else []:
             if sample.energy_j is None or sample.energy_s is None:
                 raise ValueError("samples: energy_j or energy_s is missing")
-            _agree("power_w", sample.power_w, sample.energy_j / sample.energy_s)
+            power_w = sample.energy_j / sample.energy_s
+            if not math.isclose(sample.power_w, power_w, rel_tol=1e-9, abs_tol=1e-12):
+                raise ValueError(f"power_w: {sample.power_w} contradicts its energy, from which it is {power_w:.9g}")
         return self
 
 
@@ -443,11 +450,6 @@ def runs_by_place(points: Iterable[Point]) -> dict[Key, list[dict[str, Point]]]:
     for point in points:
         runs[point.sweep, point.workload][point.run][point.implementation] = point
     return {key: list(by_run.values()) for key, by_run in runs.items()}
-
-
-def _agree(field: str, value: float | None, expected: float) -> None:
-    if value is None or not math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12):
-        raise ValueError(f"{field}: {value} contradicts the other fields, from which it is {expected:.9g}")
 
 
 _shape_of = attrgetter(*Workload.model_fields)

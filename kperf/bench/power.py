@@ -100,7 +100,7 @@ def _recorded(points: Sequence[PowerPoint], workload: Workload) -> list[set[_Tur
     """What each run of a workload has."""
     runs: dict[str, set[_Turns]] = {}
     for point in points:
-        if {name: getattr(point, name) for name in Workload.model_fields} == workload.model_dump():
+        if point.workload == workload:
             turns = (point.implementation, point.override_sha256, point.seconds, len(point.samples))
             runs.setdefault(point.run, set()).add(turns)
     return list(runs.values())

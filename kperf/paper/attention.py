@@ -20,8 +20,10 @@ from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point, Run, Stor
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import SHIFTS, require_times
+from kperf.console import announce
 from kperf.errors import UsageError
 from kperf.paper.fig12 import of_other_overrides
+from kperf.paper.power import override_notes
 from kperf.plots import attention as plot
 from kperf.record import device
 from kperf.record.provenance import Provenance
@@ -201,9 +203,7 @@ def sentences(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list
         lines.append("backward passes are measured on normal inputs alone: where few keys dominate, gradients cancel")
     if len(runs) < len(shapes.places):
         lines.append(f"{len(runs)} of {len(shapes.places)} workloads: the others are not recorded yet")
-    for key in sorted(of_other_overrides(runs.values())):
-        lines.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
-    return lines
+    return lines + override_notes(of_other_overrides(runs.values()))
 
 
 def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] | None, *, measured: bool) -> list[Path]:
@@ -223,8 +223,7 @@ def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] |
     for line in lines:
         console.print(line)
     written = plot.draw(runs, wanted, (shapes.title, stamp), lines, store.folder / shapes.stem)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     require_times(shown)
     return written
 

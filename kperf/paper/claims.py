@@ -8,7 +8,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -24,7 +24,7 @@ from kperf.record import device
 from kperf.record import markdown as md
 from kperf.record.machine import visible_gpus
 from kperf.record.provenance import Provenance, Summary, when
-from kperf.record.store import gpu_in_words, gpu_slug, recorded_folders
+from kperf.record.store import Frozen, gpu_in_words, gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, models, timers
 from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
@@ -53,9 +53,7 @@ Origin = Literal["paper", "ours"]
 """Who claims: the paper and its authors' slides, or this project."""
 
 
-class _Claim(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Claim(Frozen):
     id: str
     origin: Origin = "ours"
     figure: Literal[

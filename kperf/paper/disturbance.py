@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from kperf.console import agreeing
+from kperf.console import agreeing, titled_table
 from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, trace_command
 from kperf.record import markdown as md
@@ -191,9 +191,9 @@ def row(common: Common, name: str, origin: str, way: Way, timeline: Timeline) ->
 
 def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
     """A row a kernel and way."""
-    made = Table(title=f"what events cost a launch; {stamp}", title_justify="left")
-    for column in ("kernel", "CTAs", "original, ms", "slower by", "registers", "bytes spilled", "CTAs an SM", "order"):
-        made.add_column(column, justify="left" if column in {"kernel", "CTAs", "order"} else "right")
+    numbers = ("original, ms", "slower by", "registers", "bytes spilled", "CTAs an SM")
+    headers = ("kernel", "CTAs", *numbers, "order")
+    made = titled_table(f"what events cost a launch; {stamp}", *headers, left=("kernel", "CTAs", "order"))
     for one in sorted(rows, key=lambda row: (row.origin != "example", row.kernel)):  # both ways one under the other
         before, after = one.original, one.instrumented
         made.add_row(

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.studies import child
@@ -125,9 +126,8 @@ def _run(step: Step, results: Path, left: float | None) -> Ended:
 
 
 def _table(ends: Sequence[Ended]) -> Table:
-    table = Table(title="recorded", title_justify="left")
-    for column in ("step", "command", "ended", "minutes", "expected"):
-        table.add_column(column, justify="left" if column in {"step", "command", "ended"} else "right")
+    words = ("step", "command", "ended")
+    table = titled_table("recorded", *words, "minutes", "expected", left=words)
     for end in ends:
         how = "well" if end.status == 0 else f"with status {end.status}"
         if end.status is None:

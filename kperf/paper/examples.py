@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.diagnose.engine import found_in
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES as SCRIPTS
@@ -251,9 +252,9 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
 def table(timelines: dict[str, Timeline]) -> Table:
     """A row an example: its view, its verdict, what tracing it costs."""
     stamps = ", ".join(dict.fromkeys(_stamp(timeline) for timeline in timelines.values()))
-    result = Table(title=f"examples: {stamps or 'none is recorded'}", title_justify="left", show_lines=True)
-    for column in ("example", "view", "verdict", "overhead"):
-        result.add_column(column, justify="right" if column == "overhead" else "left")
+    words = ("example", "view", "verdict")
+    result = titled_table(f"examples: {stamps or 'none is recorded'}", *words, "overhead", left=words)
+    result.show_lines = True
     for name, timeline in timelines.items():
         result.add_row(name, timeline.view, "\n".join(_said(timeline)), _overhead(timeline))
     return result

@@ -20,6 +20,7 @@ from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.compat.triton import TritonError
+from kperf.console import announce
 from kperf.errors import UsageError
 from kperf.ir.compile import several
 from kperf.ir.override import prove_launched
@@ -211,17 +212,10 @@ def _captured(
     call_original = bind(item.original, inputs, workload, item.original.text)
     all_captured = []
     for chosen in passes.chosen:
-        probed, recording = chosen.probed, recording_of_pass(chosen.probed.program, kernel)
-        traced = bind(item.original, inputs, workload, probed.text)
-        captured = capture(str(item.original.path), call_original, traced, recording, rounds)
-        record = Pass(
-            regions=passes.all_probes.named(probed.places),
-            overhead=_overhead(captured),
-            sass_order=sass_order(chosen.orders),
-            resources=KernelResources(**asdict(chosen.built.resource_usage)),
-            events_per_iteration=max(map(len, probed.places)),
-        )
-        all_captured.append(Captured(probed, decode_launch(captured.buffer, recording, probed.program), record))
+        recording = recording_of_pass(chosen.probed.program, kernel)
+        traced = bind(item.original, inputs, workload, chosen.probed.text)
+        taken = capture(str(item.original.path), call_original, traced, recording, rounds)
+        all_captured.append(Captured.of(chosen, taken.buffer, recording, passes.all_probes, _overhead(taken)))
     return all_captured
 
 
@@ -291,9 +285,7 @@ def report(console: Console, folder: Path, subjects: Sequence[TracedOverride], *
     if len(timelines) == 2:
         for line in [*between(*timelines), *_predicted(timelines, subjects)]:
             console.print(line)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(console, written, stamp)
 
 
 def draw(

@@ -19,8 +19,8 @@ from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
 from kperf.bench.tables import ratio_table, require_times, tritonbench_table
+from kperf.console import announce
 from kperf.errors import UsageError
-from kperf.installation import TTGIR_DIR
 from kperf.paper import power
 from kperf.plots import fig12 as plot
 from kperf.record import device
@@ -110,11 +110,7 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
 
 
 def verify_overrides(
-    console: Console,
-    chosen: Iterable[Variant] = tuple(VARIANTS.values()),
-    root: Path = TTGIR_DIR,
-    *,
-    run_too: bool = True,
+    console: Console, chosen: Iterable[Variant] = tuple(VARIANTS.values()), *, run_too: bool = True
 ) -> None:
     """Hold committed overrides against their definition and source, compile them, and print what they are made of.
 
@@ -123,7 +119,7 @@ def verify_overrides(
     """
     for variant in chosen:
         for special in variant.specializations:
-            put = override.find(variant.name, special, root)
+            put = override.find(variant.name, special)
             found = override.verify(put)
             override.check_source(put)
             console.print(
@@ -189,13 +185,8 @@ def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Co
 
 def of_other_overrides(runs: Iterable[Run]) -> set[str]:
     """The variants whose recorded points are not of the committed TTGIR."""
-    ran = {
-        (key, override.specialization_of(point.workload), point.override_sha256)
-        for run in runs
-        for key, point in run.items()
-        if key in VARIANTS and point.status != "unsupported"
-    }
-    return {key for key, special, sha256 in ran if override.find(key, special).sha256 != sha256}
+    points = (point for run in runs for point in run.values())
+    return power.of_other_overrides(point for point in points if point.status != "unsupported")
 
 
 def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
@@ -216,8 +207,7 @@ def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
     for key in sorted({key for run in runs.values() for key in run} - IMPLEMENTATIONS.keys()):
         without["recorded, but registered no longer"].append(key)
     sentences = [f"no line for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
-    for key in sorted(of_other_overrides(runs.values())):
-        sentences.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    sentences += power.override_notes(of_other_overrides(runs.values()))
     if len(runs) < len(grid(mode)):
         sentences.append(f"{len(runs)} of {len(grid(mode))} workloads: the others are not recorded yet")
     return sentences
@@ -289,8 +279,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         console.print(sentence)
     for sentence in sentences:
         console.print(sentence)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     require_times(points)
     return written
 

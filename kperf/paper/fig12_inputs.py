@@ -22,6 +22,7 @@ from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import require_times, speedup, without_times
+from kperf.console import announce, titled_table
 from kperf.errors import UsageError
 from kperf.paper.fig12 import of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
@@ -93,11 +94,8 @@ def rows(runs: dict[Key, Run]) -> list[Row]:
 
 def table(found: Sequence[Row], title: str) -> Table:
     """A row a kernel, mask and kind: smallest, geometric mean and largest ratio to FA3, and the most below normal."""
-    made = Table(title=title, title_justify="left")
-    for column in ("kernel", "mask", "inputs"):
-        made.add_column(column)
-    for column in ("smallest", "geometric mean", "largest", "at worst off normal"):
-        made.add_column(column, justify="right")
+    words, ratios = ("kernel", "mask", "inputs"), ("smallest", "geometric mean", "largest", "at worst off normal")
+    made = titled_table(title, *words, *ratios, left=words)
     for row in found:
         made.add_row(row.key, "causal" if row.causal else "full", row.kind, *_numbers(row))
     return made
@@ -201,8 +199,7 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
         cards.report(console, store, "fig12_inputs", runs)
     for sentence in [*sentences, *without_times(points)]:
         console.print(sentence)
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
+    announce(console, written, stamp)
     if measured:
         require_times(points)
     return written

@@ -4,6 +4,7 @@ import dataclasses
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -89,28 +90,15 @@ def _accuracy(folder: Path) -> Iterator[Path]:
         yield from accuracy.report(_quiet(), folder, found, plot_accuracy.draw)
 
 
-def _timers(folder: Path) -> Iterator[Path]:
-    if (folder / "timers.jsonl").exists():
-        found = records.recorded(folder, "timers", timers.ROWS)
-        yield from plot_timers.draw(found.rows, found.stamp, folder / "timers")
+def _of_rows(name: str, rows: Any, draw: Callable[..., list[Path]], stem: str) -> Callable[[Path], Iterator[Path]]:
+    """Draws the newest run of `<name>.jsonl` as `stem`."""
 
+    def figures(folder: Path) -> Iterator[Path]:
+        if (folder / f"{name}.jsonl").exists():
+            found = records.recorded(folder, name, rows)
+            yield from draw(found.rows, found.stamp, folder / stem)
 
-def _proton(folder: Path) -> Iterator[Path]:
-    if (folder / "proton.jsonl").exists():
-        found = records.recorded(folder, "proton", proton.ROWS)
-        yield from plot_proton.draw(found.rows, found.stamp, folder / "proton_tflops")
-
-
-def _lines(folder: Path) -> Iterator[Path]:
-    if (folder / "lines.jsonl").exists():
-        found = records.recorded(folder, "lines", lines.ROWS)
-        yield from plot_lines.draw(found.rows, found.stamp, folder / "lines")
-
-
-def _inductor(folder: Path) -> Iterator[Path]:
-    if (folder / "inductor.jsonl").exists():
-        found = records.recorded(folder, "inductor", inductor.ROWS)
-        yield from plot_inductor.draw(found.rows, found.stamp, folder / "inductor")
+    return figures
 
 
 def _tune(folder: Path) -> Iterator[Path]:
@@ -129,5 +117,9 @@ def _examples(folder: Path) -> Iterator[Path]:
 
 _FIGURES: tuple[Callable[[Path], Iterator[Path]], ...] = (
     _fig11, _fig12, _fig12_inputs, _power, _attention, _overhead, _accuracy,
-    _timers, _proton, _lines, _inductor, _tune, _examples,
+    _of_rows("timers", timers.ROWS, plot_timers.draw, "timers"),
+    _of_rows("proton", proton.ROWS, plot_proton.draw, "proton_tflops"),
+    _of_rows("lines", lines.ROWS, plot_lines.draw, "lines"),
+    _of_rows("inductor", inductor.ROWS, plot_inductor.draw, "inductor"),
+    _tune, _examples,
 )  # fmt: skip

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from kperf.bench.points import CUBLAS, Key, PowerStore, Store
@@ -158,6 +159,6 @@ def _alone(
         return Found(begun=bool(runs))
     ratios = []
     for run in runs:
-        rates = {point.implementation: statistics.median(sample.tflops for sample in point.samples) for point in run}
+        rates = {point.implementation: point.tflops for point in run}
         ratios.append(rates[OURS] / rates[other])
-    return Found(together(ratios), other_override=OURS in power.of_other_overrides(runs))
+    return Found(together(ratios), other_override=OURS in power.of_other_overrides(chain.from_iterable(runs)))

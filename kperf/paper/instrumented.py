@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import triton
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from rich.table import Table
 
 from kperf.arch import H200
@@ -20,6 +20,7 @@ from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.record.store import Frozen
 from kperf.trace.analyze.read import sass_order
 from kperf.trace.capture.passes import Built, ChosenPass, builder, built, choose_passes, compile_passes, spread
 from kperf.trace.capture.traced import Traced, TracedKernel, choose, make_traced
@@ -81,10 +82,8 @@ def generate(original: Override, root: Path = TTGIR_DIR) -> Path:
     return path
 
 
-class PassOnFile(BaseModel):
+class PassOnFile(Frozen):
     """A chosen pass: its places of each class of bodies, and what choosing it showed; differences in words."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     places: tuple[tuple[int, ...], ...]
     edges: list[str]
@@ -95,10 +94,8 @@ class PassOnFile(BaseModel):
     occupancy: int
 
 
-class PassesOnFile(BaseModel):
+class PassesOnFile(Frozen):
     """`ttgir/<variant>/traced/<stem>.passes.json`: passes chosen by compiling `compiles` kernels."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ttgir_sha256: str
     triton: str
@@ -160,7 +157,7 @@ def _passes_on_file(original: Override) -> PassesOnFile | None:
         return None
 
 
-def generate_passes(original: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
+def generate_passes(original: Override, say: Callable[[str], None]) -> Path:
     """Choose the passes of an override by compiling kernels with a few events, and write them; returns the path."""
     passes, compiled = choose_passes_of(original, say)
     found = PassesOnFile(
@@ -180,7 +177,7 @@ def generate_passes(original: Override, say: Callable[[str], None], root: Path =
             for one in passes.chosen
         ],
     )
-    path = passes_path(original, root)
+    path = passes_path(original)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, found.model_dump_json(indent=1) + "\n")
     return path

@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.bench.intervals import median_interval
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
 from kperf.record.store import Layout, a_line_each
@@ -168,9 +169,8 @@ def checked(output: Sequence[Tensor], exact: Sequence[Tensor]) -> dict[str, floa
 def table(rows: Sequence[BlockRow], stamp: str) -> Table:
     """A row a pass and implementation."""
     sizes = ", ".join(f"{name} {size}" for name, size in rows[0].sizes.items())
-    made = Table(title=f"compiled Llama block {sizes}; {stamp}", title_justify="left")
-    for column in ("pass", "attention", "ms", "95 %", "speed-up", "95 %", "error", "of gradients"):
-        made.add_column(column, justify="left" if column in {"pass", "attention"} else "right")
+    words, numbers = ("pass", "attention"), ("ms", "95 %", "speed-up", "95 %", "error", "of gradients")
+    made = titled_table(f"compiled Llama block {sizes}; {stamp}", *words, *numbers, left=words)
     for row in rows:
         cells = [row.message]
         if row.samples_ms:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kperf.attention.workload import FIG11
+from kperf.console import announce
 from kperf.paper import fig11, instrumented
 from kperf.plots import overhead as plot
 from kperf.record import device
@@ -40,10 +41,7 @@ def report(console: Console, folder: Path) -> list[Path]:
         console.print(overhead.table(found, name))
     for line in fig13.sentences(folder, costs):
         console.print(line)
-    written = plot.draw(costs, choices, stamp, folder / "overhead")
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(console, plot.draw(costs, choices, stamp, folder / "overhead"), stamp)
 
 
 def measure(console: Console, common: Common, *, rounds: int) -> Iterator[fig13.ChoiceRow]:

@@ -1,6 +1,7 @@
 """Each implementation alone and sustained, from end to end: measure where there is a Hopper GPU, tell, draw."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ from rich.table import Table
 from kperf.attention import overrides
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
 from kperf.attention.variants import VARIANTS
-from kperf.attention.workload import Workload
-from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
+from kperf.bench.points import CUBLAS, Point, PowerPoint, PowerStore
 from kperf.bench.power import measure
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
@@ -76,10 +77,8 @@ def report(
     stamp, sentences = _stamp(store, whole, measured), notes(whole)
     for sentence in sentences:
         console.print(sentence)
-    written = plot.draw(whole, stamp, sentences, store.folder / ("power_causal" if causal else "power"))
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    stem = "power_causal" if causal else "power"
+    return announce(console, plot.draw(whole, stamp, sentences, store.folder / stem), stamp)
 
 
 def report_beside(console: Console, store: PowerStore, figure: Provenance, *, causal: bool) -> None:
@@ -116,20 +115,25 @@ def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:
     there = {point.implementation for run in runs for point in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in FIG12 if key not in there]:
         sentences.append(f"no bar for {', '.join(lacking)}: not in these runs")
-    for key in sorted(of_other_overrides(runs)):
-        sentences.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
-    return sentences
+    return sentences + override_notes(of_other_overrides(chain.from_iterable(runs)))
 
 
-def of_other_overrides(runs: Sequence[Sequence[PowerPoint]]) -> set[str]:
-    """The variants whose recorded runs are not of the committed TTGIR."""
-    points = [point for run in runs for point in run if point.implementation in VARIANTS]
-    return {point.implementation for point in points if point.override_sha256 != _committed(point)}
+def of_other_overrides(points: Iterable[Point | PowerPoint]) -> set[str]:
+    """The variants whose recorded points are not of the committed TTGIR."""
+    ran = {
+        (point.implementation, overrides.specialization_of(point.workload), point.override_sha256)
+        for point in points
+        if point.implementation in VARIANTS
+    }
+    return {key for key, special, sha256 in ran if overrides.find(key, special).sha256 != sha256}
 
 
-def _committed(point: PowerPoint) -> str:
-    workload = Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
-    return overrides.find(point.implementation, overrides.specialization_of(workload)).sha256
+def override_notes(others: Iterable[str]) -> list[str]:
+    """A sentence for each variant of `of_other_overrides`."""
+    return [
+        f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/"
+        for key in sorted(others)
+    ]
 
 
 def newest_runs(
@@ -143,7 +147,7 @@ def newest_runs(
     """
 
     def rank(run: Mapping[str, PowerPoint]) -> tuple[int, int]:
-        return len(run.keys() & VARIANTS.keys()) - 2 * len(of_other_overrides([[*run.values()]])), len(run)
+        return len(run.keys() & VARIANTS.keys()) - 2 * len(of_other_overrides(run.values())), len(run)
 
     runs: dict[int, dict[str, dict[str, PowerPoint]]] = {}
     for point in points:
@@ -161,9 +165,8 @@ def newest_runs(
 def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
     """Medians over the passes: TFLOPS alone, watts, MHz, and TFLOPS a watt."""
     mask = "causal" if runs[0][0].causal else "non-causal"
-    made = Table(title=f"alone and sustained, {mask}, median of the passes; {title}", title_justify="left")
-    for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W", "run"):
-        made.add_column(column, justify="right")
+    headers = ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W", "run")
+    made = titled_table(f"alone and sustained, {mask}, median of the passes; {title}", *headers)
     for run in runs:
         for p in run:
             rates = [sample.tflops for sample in p.samples]

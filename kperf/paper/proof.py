@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from kperf.console import agreeing
+from kperf.console import agreeing, titled_table
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record import device
@@ -308,9 +308,7 @@ SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    made = Table(title=title, title_justify="left")
-    for column in head:
-        made.add_column(column, justify="right" if column in HEAD[2:4] + HEAD[5:7] else "left")
+    made = titled_table(title, *head, left=set(head) - {*HEAD[2:4], *HEAD[5:7]})
     for row in rows:
         made.add_row(*row)
     return made

@@ -26,6 +26,7 @@ from kperf.attention.workload import Workload
 from kperf.bench.measure import Candidate, prepare_alone
 from kperf.bench.reference import make_inputs
 from kperf.bench.turns import FLUSH_BYTES, TIMER, timed_replay
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import tritonbench
 from kperf.studies import foreign
@@ -212,9 +213,8 @@ def value(told: dict[str, object], name: str, metric: str) -> float:
 
 def table(rows: Sequence[ComparedRow], stamp: str) -> Table:
     """A row a shape, timer and kernel: medians over the rounds."""
-    made = Table(title=f"on one timer by tritonbench and by us; {stamp}", title_justify="left")
-    for column in ("batch x seq_len", "timer", "kernel", "ms", "ours", "TFLOPS", "ours", "TFLOPS off", "rounds"):
-        made.add_column(column, justify="left" if column in {"timer", "kernel"} else "right")
+    headers = ("batch x seq_len", "timer", "kernel", "ms", "ours", "TFLOPS", "ours", "TFLOPS off", "rounds")
+    made = titled_table(f"on one timer by tritonbench and by us; {stamp}", *headers, left=("timer", "kernel"))
     for row in rows:
         theirs, off = ["-", "-"], ["-", "-"]
         if row.off:

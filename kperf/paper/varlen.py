@@ -25,6 +25,7 @@ from kperf.attention.inputs import draw
 from kperf.attention.workload import Dtype
 from kperf.bench.points import MAX_REL_ERROR
 from kperf.bench.reference import reference
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator, varlen
 from kperf.record.store import Layout, a_line_each
@@ -230,9 +231,8 @@ def table(rows: Sequence[VarlenRow], stamp: str) -> Table:
     """A row a set of lengths, mask and implementation."""
     first = rows[0]
     shape = f"{sum(first.seq_lens)} tokens, {first.heads} heads of q and {first.kv_heads} of k and v, {first.dtype}"
-    made = Table(title=f"sequences of different lengths: {shape}; {stamp}", title_justify="left")
-    for column in ("lengths", "mask", "implementation", "ms", "TFLOPS", "over FA3", "95 %", "over equal", "error"):
-        made.add_column(column, justify="left" if column in {"lengths", "mask", "implementation"} else "right")
+    words, numbers = ("lengths", "mask", "implementation"), ("ms", "TFLOPS", "over FA3", "95 %", "over equal", "error")
+    made = titled_table(f"sequences of different lengths: {shape}; {stamp}", *words, *numbers, left=words)
     for row in rows:
         cells = [row.message]
         if row.samples_ms:

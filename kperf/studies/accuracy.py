@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.provenance import Provenance, Summary
@@ -148,10 +148,7 @@ def report(console: Console, folder: Path, measured: Run[AccuracyRow] | None, dr
     console.print(model_table(modelled))
     for sentence in [*sentences(rows, modelled), PAPER_TABLE_5]:
         console.print(sentence)
-    written = list(draw(rows, modelled, stamp, folder / "accuracy"))
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(console, draw(rows, modelled, stamp, folder / "accuracy"), stamp)
 
 
 def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:

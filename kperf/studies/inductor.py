@@ -26,7 +26,7 @@ from rich.table import Table
 
 from kperf.bench.turns import CEILING_FLOPS
 from kperf.compat.inductor_program import PROGRAM, Program
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.installation import require_checkout
 from kperf.ir import offline
@@ -195,8 +195,7 @@ def run(
         console.print(table([row for row in shown.rows if row.block == name], shown.stamp))
     for line in [*sentences(shown.rows), *trace_commands(shown.rows)]:
         console.print(line)
-    for path in draw(shown.rows, shown.stamp, shown.folder / "inductor"):
-        console.print(f"drawn: {path} ({shown.stamp})")
+    announce(console, draw(shown.rows, shown.stamp, shown.folder / "inductor"), shown.stamp)
     if trace:
         _trace(shown.rows, trace, out)
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.compat.triton import binary_tool
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
@@ -126,8 +126,7 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
     page = shown.folder / "lines.html"
     write_atomically(page, html_page(rows, shown.stamp))
     console.print(f"written: {page}")
-    for path in draw(rows, shown.stamp, shown.folder / "lines"):
-        console.print(f"drawn: {path} ({shown.stamp})")
+    announce(console, draw(rows, shown.stamp, shown.folder / "lines"), shown.stamp)
 
 
 def measure(common: Common, *, ncu_path: Path | None) -> Iterator[LinesRow]:

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.record.files import write_atomically
@@ -93,8 +93,7 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
         console.print(line)
     if importlib.util.find_spec("hatchet") is None:
         console.print("proton-viewer opens these files with llnl-hatchet and pandas: pip install llnl-hatchet pandas")
-    for path in draw(shown.rows, shown.stamp, shown.folder / "proton_tflops"):
-        console.print(f"drawn: {path} ({shown.stamp})")
+    announce(console, draw(shown.rows, shown.stamp, shown.folder / "proton_tflops"), shown.stamp)
 
 
 def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
-from kperf.console import titled_table
+from kperf.console import announce, titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
@@ -117,8 +117,7 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
     console.print(table(shown.rows, shown.stamp))
     for line in sentences(shown.rows):
         console.print(line)
-    for path in draw(shown.rows, shown.stamp, shown.folder / "timers"):
-        console.print(f"drawn: {path} ({shown.stamp})")
+    announce(console, draw(shown.rows, shown.stamp, shown.folder / "timers"), shown.stamp)
 
 
 def measure(common: Common, *, ncu_path: Path | None, results: Path) -> Iterator[TimerRow]:

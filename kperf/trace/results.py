@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,7 @@ from kperf.trace.analyze.read import decode_launch, sass_order
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.capturer import why
 from kperf.trace.capture.gpu import times
-from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, orders
+from kperf.trace.capture.instrumented import InstrumentedKernel, orders
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
 from kperf.trace.capture.multipass import MultiPass
@@ -313,7 +313,8 @@ class Results:
             grid=taken.grid,
             ctas_per_sm=instrumented.original_usage.occupancy,
             resources=Resources(
-                original=_resources(instrumented.original_usage), instrumented=_resources(instrumented.resource_usage)
+                original=KernelResources(**asdict(instrumented.original_usage)),
+                instrumented=KernelResources(**asdict(instrumented.resource_usage)),
             ),
             arguments=taken.arguments,
             environment=self._environments[kernel.device],
@@ -398,19 +399,13 @@ def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
     original_ms = launches.scheduler.median_ms(several.original_spans)
     for one_pass in several.passes:
         assert one_pass.buffer is not None
-        probed, instrumented_ms = one_pass.chosen.probed, launches.scheduler.median_ms(one_pass.spans)
+        instrumented_ms = launches.scheduler.median_ms(one_pass.spans)
         if instrumented_ms is None or original_ms is None:
             raise UsageError("the GPU did not say how long they took")
-        record = Pass(
-            regions=several.all_probes.named(probed.places),
-            overhead=Overhead(
-                original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms
-            ),
-            sass_order=sass_order(one_pass.chosen.orders),
-            resources=_resources(one_pass.chosen.built.resource_usage),
-            events_per_iteration=max(map(len, probed.places)),
-        )
-        captured.append(Captured(probed, decode_launch(one_pass.buffer, one_pass.recording, probed.program), record))
+        ratio = instrumented_ms / original_ms
+        overhead = Overhead(original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=ratio)
+        recording, probes = one_pass.recording, several.all_probes
+        captured.append(Captured.of(one_pass.chosen, one_pass.buffer, recording, probes, overhead))
     return captured
 
 
@@ -424,15 +419,6 @@ def _sampled(sample: Sample | None, ctas: int) -> SampledCtas | None:
     if sample is None:
         return None
     return SampledCtas(stride=sample.stride, first=sample.first, recorded=sample.count(ctas), ctas=ctas)
-
-
-def _resources(usage: ResourceUsage) -> KernelResources:
-    return KernelResources(
-        registers=usage.registers,
-        spilled_bytes=usage.spilled_bytes,
-        shared_bytes=usage.shared_bytes,
-        occupancy=usage.occupancy,
-    )
 
 
 def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:

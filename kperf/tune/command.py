@@ -23,6 +23,7 @@ from kperf.attention.libraries import Call
 from kperf.attention.workload import Workload
 from kperf.bench.measure import BrokenGpuError, measure
 from kperf.bench.points import FailedPoint, Point
+from kperf.console import announce
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.files import require_writable
@@ -99,10 +100,7 @@ def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
     stamp = Provenance.of_records(store, [recorded[-1].rows[-1].point]).stamp(how)
     for table in (tables.before_and_after(recorded, stamp), tables.searches(recorded, stamp)):
         console.print(table)
-    written = list(draw(recorded, stamp, folder / "tune"))
-    for path in written:
-        console.print(f"drawn: {path} ({stamp})")
-    return written
+    return announce(console, draw(recorded, stamp, folder / "tune"), stamp)
 
 
 def _tune(console: Console, results: Path, asked: Asked) -> Path:

@@ -12,7 +12,7 @@ import torch
 
 from kperf.bench import turns
 from kperf.record import device
-from tests.conftest import STATE, environment
+from tests.conftest import STATE
 
 FLUSH_MS = 0.1
 COLD_MS = 0.05
@@ -163,11 +163,3 @@ def interleaving(monkeypatch):
     monkeypatch.setattr(device, "device_state", lambda: STATE)
     monkeypatch.setattr(device, "other_processes", lambda: 0)
     return gpu
-
-
-def as_an_h200(monkeypatch):
-    """A study measures, as if this machine had an H200."""
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", nullcontext)

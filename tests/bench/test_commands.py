@@ -1,6 +1,5 @@
 """`kperf bench` and `kperf power` from end to end on a GPU whose times are known."""
 
-import contextlib
 import io
 from dataclasses import replace
 from functools import partial
@@ -17,18 +16,13 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from tests.bench.fake_gpu import COLD_MS, Gpu
 from tests.bench.test_on_a_fake_gpu import STATE, WORKLOAD, attention, stand_in
-from tests.conftest import environment
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, h200):
     gpu = Gpu()
     stand_in(gpu, monkeypatch)
     gpu.stand_in(monkeypatch, power)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", contextlib.nullcontext)
     return gpu
 
 

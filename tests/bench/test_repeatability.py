@@ -89,8 +89,7 @@ def test_a_point_without_a_time_has_no_ratio():
     assert (outcome.points, len(outcome.ratios), outcome.times) == (5, 1, 2)
 
 
-def test_the_command_prints_both_numbers(tmp_path):
-    console = WholeConsole(width=160, file=io.StringIO(), record=True)
+def test_the_command_prints_both_numbers(tmp_path, console):
     with Store(tmp_path / "h200").writer() as writer:
         writer.record_environment(environment())
         writer.append(a_run("first", WORKLOADS[0]))

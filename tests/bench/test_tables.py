@@ -16,7 +16,6 @@ from kperf.bench.tables import (
     tritonbench_csv,
     tritonbench_table,
 )
-from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.provenance import when
 from tests.conftest import failed, point
@@ -73,8 +72,7 @@ def test_the_interval_holds_the_true_ratio_though_both_drift():
     assert high - low < 0.15
 
 
-def test_tables_hold_every_number():
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_tables_hold_every_number(console):
     console.print(tritonbench_table([RUN], ["latency", "accuracy"]))
     console.print(ratio_table({("seq_len", Workload(batch=16, seq_len=1024)): RUN}, [("improved", "vanilla")]))
     text = console.export_text()
@@ -88,8 +86,7 @@ def test_each_metric_is_its_field():
     assert rows[1][1:] == [f"{made.tflops:.6g}", "2", "4", "2.00e-03"]
 
 
-def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained():
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained(console):
     settled, shifts = point("improved", 2.0), point("fa3", samples_ms=[1.0] * 8 + [1.2] * 8)
     console.print(tritonbench_table([{"improved": settled, "fa3": shifts}], ["latency"]))
     text = console.export_text()
@@ -151,8 +148,7 @@ def test_points_without_a_time_that_should_have_one_are_counted_and_the_first_is
         require_times(bad[-1:])
 
 
-def test_a_row_says_of_which_run_it_is_and_when():
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_a_row_says_of_which_run_it_is_and_when(console):
     later = point("b", run="r2", recorded_at="2026-01-03T04:05:06+00:00")
     console.print(tritonbench_table([{"a": point("a", run="r1"), "b": later}], ["latency"]))
     row = console.export_text().splitlines()[-2]
@@ -165,7 +161,7 @@ def test_days_are_one_or_the_first_and_the_last():
     assert when(["2026-01-05T00:00:00", "2026-01-02T00:00:00", "2026-01-03T00:00:00"]) == "2026-01-02 to 2026-01-05"
 
 
-def test_the_claims_mean_is_of_long_shapes_alone():
+def test_the_claims_mean_is_of_long_shapes_alone(console):
     """Speedups 3 at 512 and 1.5 at 1024: of all sqrt(4.5), of the long ones 1.5; no ratio at all is a dash."""
     runs = {
         ("seq_len", Workload(batch=16, seq_len=seq_len)): {
@@ -174,7 +170,6 @@ def test_the_claims_mean_is_of_long_shapes_alone():
         }
         for seq_len, ratio in ((512, 3.0), (1024, 1.5))
     }
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     console.print(ratio_table(runs, [("a", "b"), ("a", "c")]))
     rows = [line.replace("│", " ").split() for line in console.export_text().splitlines()]
     assert ["16", "x", "512", "3.000", "-"] in rows

@@ -1,6 +1,5 @@
 """All implementations on a person's shapes: what is asked for, the table, the pictures, and where memory ends."""
 
-import contextlib
 import io
 import itertools
 import math
@@ -20,12 +19,11 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.paper import attention
 from kperf.paper.attention import Shapes
 from kperf.plots import attention as plot
-from kperf.record import device
 from tests.bench.fake_gpu import COLD_MS, Gpu
 from tests.bench.test_on_a_fake_gpu import attention as fake
 from tests.bench.test_on_a_fake_gpu import differentiable, stand_in
 from tests.command import kperf
-from tests.conftest import environment, failed, point
+from tests.conftest import failed, kept, point
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -59,12 +57,7 @@ def runs_of(shapes=SHAPES):
 
 
 def record(folder, runs):
-    store = Store(folder, "attention")
-    with store.writer() as writer:
-        name = writer.record_environment(environment())
-        for one in runs.values():
-            writer.append([p.model_copy(update={"environment": name}) for p in one.values()])
-    return store
+    return kept(Store(folder, "attention"), [point for one in runs.values() for point in one.values()])
 
 
 def console():
@@ -262,13 +255,9 @@ def test_a_wrong_point_fails_after_the_drawing(tmp_path):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, h200):
     gpu = Gpu()
     stand_in(gpu, monkeypatch)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", contextlib.nullcontext)
     return gpu
 
 
@@ -339,8 +328,7 @@ def test_without_a_gpu_one_that_is_wrong_fails(monkeypatch):
         attention.verify(console(), Shapes(), [spoilt])
 
 
-def test_without_a_gpu_a_recorded_run_is_shown(monkeypatch, tmp_path):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_gpu_a_recorded_run_is_shown(no_gpu, tmp_path):
     record(tmp_path / "h200", runs_of())
     shown = console()
     attention.run(shown, tmp_path, SHAPES, ["fa3"], rounds=10, fresh=False)

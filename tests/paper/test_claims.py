@@ -443,7 +443,7 @@ def test_the_table_of_a_gpu_of_which_no_claim_is_recorded_has_no_column_of_it(tm
     ],
     ids=["recorded", "not recorded", "none"],
 )
-def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, gpus):
+def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, gpus, console):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
     older = tmp_path / "h100-80gb-hbm3"
     older.mkdir()
@@ -452,6 +452,5 @@ def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path
     monkeypatch.setattr(claims.device, "why_static", lambda: None if gpu else "there is no GPU")
     monkeypatch.setattr(claims.device, "gpu_name", lambda: gpu)
     monkeypatch.setattr(claims, "read_claims", list)
-    console = WholeConsole(record=True, width=200, file=io.StringIO())
     assert report(console, tmp_path) == []
     assert sorted(re.findall(r"the paper's claims, measured on (\S+) GPUs", console.export_text())) == gpus

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import disturbance, examples
 from kperf.paper.disturbance import ROWS, Work
-from kperf.record import device
 from kperf.record.store import RecordStore
-from tests.conftest import environment
+from tests.conftest import kept
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
@@ -30,11 +28,6 @@ for _ in range(14): plus[(1024,)](x, x, x, 1 << 20, 1024)
 """
 
 
-@pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
-
-
 def made(**changed):
     resources = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
     fields = {"kernel": "norm", "origin": "example", "way": "all", "original_ms": 2.0, "same_order": False}
@@ -44,12 +37,9 @@ def made(**changed):
     return ROWS.validate_python(COMMON | fields | changed)
 
 
-def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork):
+def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork, h200):
     monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     monkeypatch.setattr(disturbance, "EXAMPLES", ())
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
     (tmp_path / "package.py").write_text(SCRIPT)
     disturbance.run(console, tmp_path / "results", [tmp_path / "package.py"], require_gpu=True)
     rows = RecordStore(tmp_path / "results" / "h200", "disturbance", ROWS).points()
@@ -187,9 +177,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         made(kernel="gemm", way="sampled", instrumented_ms=2.02, ratio=1.01, recorded=60, confidence="medium"),
         made(origin="liger", kernel="rope", way="sampled", why_all="its CTAs come in clusters", confidence="low"),
     ]
-    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment())}
-        writer.append([row.model_copy(update=about) for row in rows])
+    kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
     table = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].splitlines()
     changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table == [
@@ -229,9 +217,7 @@ def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path)
         ("gemm", "all", 1.01), ("gemm", "sampled", 1.02), ("norm", "all", 1.25), ("rope", "sampled", 1.4)
     }  # fmt: skip
     assert [one.ratio for one in newest if one.origin == "other"] == [1.9]
-    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment())}
-        writer.append([row.model_copy(update=about) for row in rows])
+    kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
     assert disturbance.markdown(tmp_path / "h200").startswith("Recorded on NVIDIA H200, 2026-11-23 to 2026-11-24.")
 
 
@@ -251,8 +237,7 @@ def test_of_kernels_that_fit_a_pattern_the_slowest_is_the_examples(tmp_path):
     ]
 
 
-def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make disturbance`"):
         disturbance.run(console, tmp_path, [], require_gpu=False)
     with pytest.raises(UsageError, match=r"there is no script .*missing\.py"):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kperf.cli.commands import app
-from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import everything
 from kperf.paper.everything import STEPS
@@ -18,11 +17,6 @@ from tests.pages import said
 from tests.processes import has_ended, soon
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def console():
-    return WholeConsole(record=True, width=200)
 
 
 @pytest.fixture

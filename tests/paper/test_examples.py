@@ -10,24 +10,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from kperf import installation
-from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
 from kperf.paper import examples
-from kperf.record import device
 from kperf.record.files import write_between_marks
 from tests.conftest import environment
 from tests.test_trace_figure import imbalance, memory, pipeline
-
-
-@pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=200, quiet=False)
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
 
 
 @pytest.fixture
@@ -125,10 +113,8 @@ def test_without_a_checkout_there_are_no_scripts(console, tmp_path, monkeypatch)
         examples.run(console, tmp_path, only=[], require_gpu=False)
 
 
-def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch, in_a_fork):
+def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch, in_a_fork, h200):
     # On the fake GPU nothing is computed: the script finds itself wrong, and prints so; its record is kept.
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     small = examples.Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, ("--size", "512"))
     monkeypatch.setattr(examples, "EXAMPLES", (small,))

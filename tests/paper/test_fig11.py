@@ -111,9 +111,7 @@ def results(tmp_path_factory):
     return root
 
 
-def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    console = WholeConsole(record=True, width=160)
+def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, no_gpu, console):
     fig11.run(console, results, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
     assert "static: the figure is drawn from recorded timelines; there is no GPU" in said
@@ -124,11 +122,9 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     assert drawn == {"fig11.pdf", "fig11.png"}
 
 
-def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, no_gpu, console):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
-    console = WholeConsole(record=True, width=300)
     fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
     assert "no timeline in" not in said
@@ -139,13 +135,11 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     assert shown == [["iterations"], ["iterations", "tile boundary"]]
 
 
-def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, no_gpu, console):
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "test/fig11/improved.timeline.json"
     timeline = read_timeline(path)
     path.write_text(timeline.model_copy(update={"ttgir_sha256": "0" * 64}).model_dump_json())
-    console = WholeConsole(record=True, width=240)
     fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
     said = [line for line in console.export_text().splitlines() if "recorded of an earlier override" in line]
     assert len(said) == 1
@@ -180,11 +174,10 @@ def test_the_verdict_is_made_of_the_numbers(results):
     assert not any("cycles less without" in line for line in doubtful)
 
 
-def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path):
+def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path, console):
     claim = next(claim for claim in read_claims() if claim.id == "improved-predicted-from-vanilla")
     found = evaluate(claim, results / "test")
     subjects = [fig11.subject(name) for name in fig11.VARIANTS]
-    console = WholeConsole(record=True, width=300)
     fig11.report(console, results / "test", subjects, measured=False)
     said = re.search(r"Improved: from stage times measured in Triton-FA3 .* ([-+][\d.]+)% of", console.export_text())
     assert abs(float(said.group(1))) / 100 == pytest.approx(found.value, abs=1e-3)
@@ -196,7 +189,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
     assert evaluate(claim, tmp_path).verdict == "not recorded whole"
 
 
-def test_a_timeline_whose_regions_are_joined_predicts_nothing_and_ends_nothing(results, tmp_path):
+def test_a_timeline_whose_regions_are_joined_predicts_nothing_and_ends_nothing(results, tmp_path, console):
     """As joined passes may leave it: softmax is one region with the waits for MMAs."""
     shutil.copytree(results / "test", tmp_path, dirs_exist_ok=True)
     path = tmp_path / "fig11/vanilla.timeline.json"
@@ -204,7 +197,6 @@ def test_a_timeline_whose_regions_are_joined_predicts_nothing_and_ends_nothing(r
     for region in document["regions"]:
         region["kind"] = "tensor" if region["kind"] == "arithmetic" else region["kind"]
     path.write_text(json.dumps(document))
-    console = WholeConsole(record=True, width=300)
     fig11.report(console, tmp_path, [fig11.subject(name) for name in fig11.VARIANTS], measured=False)
     said = console.export_text()
     assert (
@@ -275,7 +267,7 @@ def gpu(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(fig11, "capture", fake_capture)
 
 
-def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
+def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu, console):
     first_three = dict(list(costs.CHOICES.items())[:3])
     too_much = {
         "ring that does not fit": costs._recording(bytes_per_warp=32768),
@@ -287,7 +279,6 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(
         costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
     )
-    console = WholeConsole(record=True, width=160)
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True, passes="1")
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json")
@@ -312,7 +303,9 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
 
 
 @pytest.mark.parametrize("passes", ["auto", "2"])
-def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_path, monkeypatch, gpu, passes):
+def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(
+    tmp_path, monkeypatch, gpu, passes, console
+):
     """To the last line; instrumented kernels compile for seconds, so those of `auto` count as like the original."""
     options = {} if passes == "auto" else {"passes": passes}  # which is what is done where nothing is said
     if passes == "auto":
@@ -321,7 +314,6 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
         )
     monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
     monkeypatch.setattr(fig11, "ALONE", ())
-    console = WholeConsole(record=True, width=400)
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, **options)
     timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
     said = console.export_text()
@@ -401,8 +393,7 @@ def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
     assert (tmp_path / "test/fig11_override_vanilla.png").exists()
 
 
-def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_without_a_recording_it_says_what_to_do(tmp_path, no_gpu):
     with pytest.raises(UsageError, match="holds no recorded fig11"):
         fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
 

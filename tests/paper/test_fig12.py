@@ -293,13 +293,12 @@ def test_of_several_recorded_gpus_the_newest_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(("causal", "gpu"), [(False, "h100"), (True, "h200")])
-def test_a_figure_that_the_newest_gpu_lacks_is_drawn_from_another(tmp_path, monkeypatch, causal, gpu):
+def test_a_figure_that_the_newest_gpu_lacks_is_drawn_from_another(tmp_path, monkeypatch, causal, gpu, no_gpu):
     for mode in (fig12.Mode(), fig12.Mode(causal=True)):
         fill(tmp_path / "h200", mode)
     fill(tmp_path / "h100", fig12.Mode())
     newer = tmp_path / "h100" / "fig12.jsonl"
     newer.write_text(newer.read_text().replace("2026-01-02", "2026-01-03"))
-    monkeypatch.setattr(fig12.device, "why_static", lambda: "there is no GPU")
     monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
     mode = fig12.Mode(causal=causal)
     fig12.run(WholeConsole(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=False)
@@ -316,11 +315,9 @@ def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mix", [False, True])
-def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_path, monkeypatch, mix):
+def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_path, monkeypatch, mix, h200):
     """The paper's mix takes FA2 and FA3 of one mask and the others of the other: both are measured."""
     measured, reported = [], []
-    monkeypatch.setattr(fig12.device, "why_static", lambda: None)
-    monkeypatch.setattr(fig12.device, "gpu_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
     monkeypatch.setattr(fig12, "measure_fig12", lambda console, store, mode, *_, **__: measured.append(mode.causal))
     monkeypatch.setattr(
@@ -334,11 +331,9 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     assert reported == [(tmp_path / "h200", True)]
 
 
-def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypatch):
+def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypatch, no_gpu, console):
     fill(tmp_path / "h200")
-    monkeypatch.setattr(fig12.device, "why_static", lambda: "there is no GPU")
     monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
-    console = WholeConsole(record=True, width=400)
     fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=False)
     said = console.export_text()
     assert "static: the figure is drawn from recorded runs; there is no GPU" in said

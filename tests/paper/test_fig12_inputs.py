@@ -10,7 +10,7 @@ from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12_inputs
 from kperf.plots import fig12_inputs as plot
-from tests.conftest import environment, failed, point
+from tests.conftest import environment, failed, kept, point
 
 FA3_MS = {"normal": 4.0, "x4": 3.0}
 
@@ -95,18 +95,13 @@ def test_every_kind_of_inputs_is_explained():
 
 
 def record(folder, *found):
-    store = Store(folder, "fig12_inputs")
-    with store.writer() as writer:
-        name = writer.record_environment(environment())
-        writer.append([p.model_copy(update={"environment": name}) for _, run in found for p in run.values()])
-    return store
+    return kept(Store(folder, "fig12_inputs"), [point for _, run in found for point in run.values()])
 
 
-def test_what_is_recorded_is_drawn_and_what_is_missing_said(tmp_path, monkeypatch):
+def test_what_is_recorded_is_drawn_and_what_is_missing_said(tmp_path, monkeypatch, console):
     others = lambda runs: {"improved_plus"} if runs[0]["fa3"].workload.seq_len == 1024 else set()  # noqa: E731
     monkeypatch.setattr(fig12_inputs, "of_other_overrides", others)
     store = record(tmp_path, run(512, "normal"), run(512, "x4"), run(1024, "normal"))
-    console = WholeConsole(record=True, width=160)
     written = fig12_inputs.report(console, store, measured=False)
     assert {path.name for path in written} == {"fig12_inputs.png", "fig12_inputs.pdf"}
     said = console.export_text()

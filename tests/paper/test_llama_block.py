@@ -1,7 +1,6 @@
 """`make llama-block` on a GPU whose times are known: what is checked, timed in turn, recorded and told."""
 
 import io
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +16,10 @@ from kperf.record.store import DeviceStates, RecordStore
 from kperf.studies.inductor_program import blocks
 from kperf.studies.interleaved import WrongError, speedup
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.bench.fake_gpu import COLD_MS, as_an_h200, interleaving
+from tests.bench.fake_gpu import COLD_MS, interleaving
 from tests.command import kperf
-from tests.conftest import STATE, environment
+from tests.conftest import COMMON, STATE, kept
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 SIZES = {"batch": 1, "seq_len": 128, "heads": 2, "kv_heads": 1, "head_dim": 128, "hidden": 64}
 FORWARD_MS = {TORCH: 5.0, "fa3": 4.5, OURS: 4.0}
 BACKWARD_MS = 10.0
@@ -98,7 +96,7 @@ SPOILT = {"the output": lambda o: o * 1.5, "a gradient": lambda o: o.detach() + 
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_a_block_that_is_wrong_has_no_time_and_fails_the_command(block, monkeypatch, tmp_path, what):
+def test_a_block_that_is_wrong_has_no_time_and_fails_the_command(block, h200, monkeypatch, tmp_path, what):
     attend_with = llama_block.attend_with
 
     def spoilt(key):
@@ -106,16 +104,15 @@ def test_a_block_that_is_wrong_has_no_time_and_fails_the_command(block, monkeypa
         return attend if key == TORCH else lambda q, k, v: SPOILT[what](attend(q, k, v))
 
     monkeypatch.setattr(llama_block, "attend_with", spoilt)
-    found = {(row.implementation, row.backward): row for row in measured(monkeypatch, tmp_path)}
+    found = {(row.implementation, row.backward): row for row in measured(tmp_path)}
     assert found[OURS, True].status == "wrong"
     assert found[OURS, True].message.startswith(f"{what} is off by ")
     assert found[TORCH, True].status == "ok"
     assert (found[OURS, False].status == "ok") == (what == "a gradient")
 
 
-def measured(monkeypatch, folder):
+def measured(folder):
     """The rows that the command records, which it then refuses."""
-    as_an_h200(monkeypatch)
     with pytest.raises(MeasurementError, match="the block with improved_plus"):
         llama_block.run(WholeConsole(file=io.StringIO()), folder, rounds=16, require_gpu=True)
     return RecordStore(folder / "h200", "llama-block", llama_block.ROWS).points()
@@ -174,17 +171,12 @@ def test_a_row_that_contradicts_itself_is_refused(changes):
 
 
 def test_a_recorded_run_is_told(tmp_path):
-    folder = tmp_path / "h200"
-    folder.mkdir()
-    known = environment()
     rows = [
         row(implementation=TORCH, samples_ms=[5.0, 5.1, 4.9, 5.0]),
         row(),
         row(implementation="fa3", status="unsupported", error=None, message="no wheel", **NO_TIME),
     ]
-    lines = [json.dumps(one | {"environment": known.id}) for one in rows]
-    (folder / "llama-block.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "environment.json").write_text(json.dumps({known.id: known.model_dump()}))
+    kept(RecordStore(tmp_path / "h200", "llama-block", llama_block.ROWS), [BlockRow(**one) for one in rows])
     done = kperf("llama-block", "--results", tmp_path, COLUMNS="160")
     assert done.returncode == 0, done.stderr
     assert "recorded on NVIDIA H200, 2026-01-02" in done.stdout

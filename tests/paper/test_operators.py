@@ -10,9 +10,8 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import operator_call, operators, proof
 from kperf.paper.operators import ROWS
-from kperf.record import device
 from kperf.record.store import RecordStore
-from tests.conftest import environment
+from tests.conftest import kept
 from tests.paper.test_proof import COMMON, GEMM, finding
 
 OPERATOR = (
@@ -65,13 +64,11 @@ def checkout(tmp_path):
 
 
 @pytest.mark.long
-def test_each_operator_is_diagnosed_on_the_largest_of_its_inputs_that_fits(tmp_path, checkout, monkeypatch, in_a_fork):
+def test_each_operator_is_diagnosed_on_the_largest_of_its_inputs_that_fits(
+    tmp_path, checkout, monkeypatch, in_a_fork, h200, console
+):
     session = (*in_a_fork, "-m", "tests.paper.proof_session_on_a_fake_gpu")
     monkeypatch.setattr(proof, "SESSION", session)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    console = WholeConsole(record=True, width=250, quiet=False)
     operators.run(console, tmp_path / "results", checkout, [])
     rows = {row.name: row for row in RecordStore(tmp_path / "results/h200", "operators", ROWS).points()}
     assert set(rows) == {"multiply", "broken"}
@@ -161,10 +158,7 @@ def test_kernels_are_counted_by_severity_and_gain():
 
 
 def test_the_page_has_the_kernels_that_become_faster(tmp_path):
-    store = RecordStore(tmp_path, "operators", ROWS)
-    with store.writer() as writer:
-        number = writer.record_environment(environment())
-        writer.append([row.model_copy(update={"environment": number}) for row in ROWS_MADE])
+    kept(RecordStore(tmp_path, "operators", ROWS), ROWS_MADE)
     text = operators.markdown(tmp_path)
     assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
         "| k0 | spills | k.py:7 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |",

@@ -10,7 +10,7 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import power
 from kperf.plots import power as plot
-from tests.conftest import environment
+from tests.conftest import environment, kept
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -41,7 +41,7 @@ def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
     )
 
 
-def test_the_newest_run_of_each_workload_is_shown(tmp_path):
+def test_the_newest_run_of_each_workload_is_shown(tmp_path, console):
     store = PowerStore(tmp_path)
     with store.writer() as writer:
         writer.append([alone("fa3", 600, 700, "old"), alone("cublas", 650, 700, "old")])
@@ -49,7 +49,6 @@ def test_the_newest_run_of_each_workload_is_shown(tmp_path):
         writer.append([alone("fa3", 610, 690, "new"), alone("cublas", 650, 700, "new")])
     runs = power.newest_runs(store.points(), causal=False)
     assert [[p.run for p in run] for run in runs] == [["new", "new"], ["old"]]
-    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     console.print(power.table(runs, "recorded"))
     text = console.export_text()
     assert "598 to 628" in text
@@ -65,13 +64,8 @@ def test_a_partial_run_does_not_hide_a_whole_one():
     assert [p.run for p in power.newest_runs(partial, False, ["fa3"])[0]] == ["partial"]  # all that is asked for
 
 
-def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    store = PowerStore(tmp_path / "h200")
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([alone("fa3", 600, 700).model_copy(update={"environment": known})])
-    console = WholeConsole(width=160, file=io.StringIO(), record=True)
+def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, no_gpu, console):
+    store = kept(PowerStore(tmp_path / "h200"), [alone("fa3", 600, 700)])
     power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
     text = console.export_text()
     assert "there is no GPU" in text
@@ -83,14 +77,9 @@ def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatc
         power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
 
 
-def test_causal_stands_beside_non_causal(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    store = PowerStore(tmp_path / "h200")
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        for causal, tflops in ((False, 600), (True, 500)):
-            made = alone("fa3", tflops, 700, f"run of {causal}", causal=causal)
-            writer.append([made.model_copy(update={"environment": known})])
+def test_causal_stands_beside_non_causal(tmp_path, no_gpu):
+    made = [alone("fa3", rate, 700, f"run of {causal}", causal=causal) for causal, rate in ((False, 600), (True, 500))]
+    store = kept(PowerStore(tmp_path / "h200"), made)
     before = store.points_path.read_bytes()
     for causal, stem, tflops, mask in ((True, "power_causal", 500, "sustained, causal"), (False, "power", 600, "non-")):
         console = WholeConsole(width=160, file=io.StringIO(), record=True)
@@ -109,17 +98,12 @@ def test_a_watt_is_a_joule_a_second():
     assert sample.tflops_per_watt == pytest.approx(2.0)
 
 
-def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch, no_gpu, console):
     drawn = []
     monkeypatch.setattr(plot, "draw", lambda runs, *_: drawn.append({p.implementation for p in runs[0]}) or [])
-    store = PowerStore(tmp_path / "h200")
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        for run, keys in (("whole", ("fa3", "cudnn", "cublas")), ("partial", ("fa3",))):
-            made = [alone(key, 600, 700, run) for key in keys]
-            writer.append([p.model_copy(update={"environment": known}) for p in made])
-    console = WholeConsole(width=160, file=io.StringIO(), record=True)
+    runs = {"whole": ("fa3", "cudnn", "cublas"), "partial": ("fa3",)}
+    made = [alone(key, 600, 700, run) for run, keys in runs.items() for key in keys]
+    kept(PowerStore(tmp_path / "h200"), made)
     power.run(console, tmp_path, ["fa3"], causal=False, seconds=2.0, passes=5)
     text = console.export_text()
     assert drawn == [{"fa3", "cudnn", "cublas"}]

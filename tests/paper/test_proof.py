@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import proof
 from kperf.paper.proof import ROWS
-from kperf.record import device
 from kperf.record.store import RecordStore
-from tests.conftest import environment
+from tests.conftest import kept
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
@@ -55,16 +53,8 @@ plus[(1024,)](x, x, x, 1 << 20, 1024)
 
 
 @pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
-
-
-@pytest.fixture
-def on_a_fake_gpu(monkeypatch, in_a_fork):
+def on_a_fake_gpu(monkeypatch, in_a_fork, h200):
     monkeypatch.setattr(proof, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_session_on_a_fake_gpu"))
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
 
 
 def written(folder, **texts):
@@ -234,9 +224,7 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
 
 
 def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
-    with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
-        writer.append([row.model_copy(update=about) for row in ROWS_MADE])
+    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), ROWS_MADE)
     lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
     assert lines[0].startswith("Recorded on ")
     assert lines[2] == f"- {proof.sentences(ROWS_MADE)[0]}"
@@ -248,9 +236,7 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
 
 def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
     row = made("loses", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6)]))
-    with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
-        about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
-        writer.append([row.model_copy(update=about)])
+    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), [row])
     lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
     assert lines[-5:] == [
         f"{proof.SLOWER}:", "", f"| {' | '.join(proof.SLOWER_HEAD)} |",
@@ -259,8 +245,7 @@ def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
     ]  # fmt: skip
 
 
-def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make proof`"):
         proof.run(console, tmp_path, tmp_path, [], require_gpu=False)
 

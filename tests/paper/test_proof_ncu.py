@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import proof, proof_ncu
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE, names
@@ -14,15 +13,10 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies.ncu import Rule
 from tests.command import kperf
-from tests.conftest import environment
+from tests.conftest import environment, kept
 from tests.paper.test_proof import COMMON, PLUS, ROOT, ROWS_MADE, written
 
 KERNELS = ROOT / "tests/diagnose/kernels"
-
-
-@pytest.fixture
-def console() -> WholeConsole:
-    return WholeConsole(record=True, width=250, quiet=False)
 
 
 @pytest.fixture
@@ -34,12 +28,9 @@ def program(tmp_path):
 
 
 @pytest.fixture
-def on_a_fake_gpu(monkeypatch, in_a_fork, tmp_path):
+def on_a_fake_gpu(monkeypatch, in_a_fork, tmp_path, h200):
     monkeypatch.setattr(proof_ncu, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_ncu_session_on_a_fake_gpu"))
     monkeypatch.setenv("KPERF_FAKE_NCU", str(tmp_path / "marked"))
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
 
 
 def script(name, fault="", more=""):
@@ -276,9 +267,7 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing is recorded of `make proof OPTIONS=--beside-ncu` in " in done.stderr
-    with RecordStore(tmp_path / "h200", "ncu_rules", ROWS).writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
+    kept(RecordStore(tmp_path / "h200", "ncu_rules", ROWS), [made("k", {"percent": 61.5, "scope": "global"})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
     assert "ncu profiled 1 faulty kernel. For 1 of the 1, one of the 2 rules" in done.stdout
 

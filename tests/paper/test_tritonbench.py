@@ -2,7 +2,6 @@
 
 import io
 import sys
-from contextlib import nullcontext
 
 import pytest
 import triton.testing
@@ -16,13 +15,11 @@ from kperf.integrations import operator
 from kperf.integrations import tritonbench as integration
 from kperf.paper import tritonbench
 from kperf.paper.tritonbench import ComparedRow, value
-from kperf.record import device
 from kperf.record.store import RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
 from tests.bench.test_on_a_fake_gpu import attention, stand_in
 from tests.command import kperf
-from tests.conftest import environment
 from tests.integrations.test_tritonbench import OPERATOR, REAL, TRITON_OP
 
 SMALL = Workload(batch=1, heads=2, seq_len=128, head_dim=128)
@@ -84,7 +81,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, h200):
     """One on which FA2 takes 2 ms and ours 0.3, and Triton's timers ask this GPU's clock."""
     gpu = Gpu()
     stand_in(gpu, monkeypatch)
@@ -111,10 +108,6 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(triton.testing, "do_bench", do_bench)
     monkeypatch.setattr(triton.testing, "do_bench_cudagraph", do_bench_cudagraph)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", nullcontext)
     return asked
 
 

@@ -1,7 +1,6 @@
 """`make varlen` on a GPU whose times are known: what is checked, timed interleaved, recorded and printed."""
 
 import io
-import json
 from functools import partial
 
 import pytest
@@ -16,11 +15,10 @@ from kperf.paper.varlen import CASES, DENSE, FA3, OURS, TORCH, TOTAL, VarlenRow
 from kperf.record.store import DeviceStates, RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, exact_ragged, ragged_operands
-from tests.bench.fake_gpu import COLD_MS, as_an_h200, interleaving
+from tests.bench.fake_gpu import COLD_MS, interleaving
 from tests.command import kperf
-from tests.conftest import STATE, environment
+from tests.conftest import COMMON, STATE, kept
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 SEQ_LENS, EQUAL = (5, 130, 121), (64, 64, 64, 64)
 MS = {(OURS, False): 4.0, (OURS, True): 2.0, (DENSE, True): 1.5}
 """Of one call: on `SEQ_LENS`, and on equal lengths."""
@@ -101,9 +99,8 @@ def test_lengths_are_of_one_sum_and_have_a_counterpart():
         assert len(set(seq_lens)) > 1
 
 
-def test_what_is_wrong_has_no_time_and_fails_the_command(gpu, monkeypatch, tmp_path):
+def test_what_is_wrong_has_no_time_and_fails_the_command(gpu, h200, tmp_path):
     gpu.spoil = lambda o: o * 1.01
-    as_an_h200(monkeypatch)
     with pytest.raises(MeasurementError, match=r"Improved\+ has no time for few: 4 of 2 to 130 \(full\)"):
         varlen.run(WholeConsole(file=io.StringIO()), tmp_path, rounds=16, require_gpu=True)
     rows = RecordStore(tmp_path / "h200", "varlen", varlen.ROWS).points()
@@ -144,18 +141,13 @@ def test_a_row_that_contradicts_itself_is_refused(changes):
 
 
 def test_a_recorded_run_is_printed(tmp_path):
-    folder = tmp_path / "h200"
-    folder.mkdir()
-    known = environment()
     rows = [
         row(),
         row(implementation=FA3, samples_ms=[5.0, 5.1, 4.9, 5.0]),
         row(implementation=TORCH, status="unsupported", message="no wheel", **NO_TIME),
         row(seq_lens=EQUAL, samples_ms=[2.0] * 4, settling={"seconds": 6.0, "shift": 0.1, "settled": False}),
     ]
-    lines = [json.dumps(one | {"environment": known.id}) for one in rows]
-    (folder / "varlen.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (folder / "environment.json").write_text(json.dumps({known.id: known.model_dump()}))
+    kept(RecordStore(tmp_path / "h200", "varlen", varlen.ROWS), [VarlenRow(**one) for one in rows])
     done = kperf("varlen", "--results", tmp_path, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert "256 tokens, 4 heads of q and 2 of k and v, bfloat16; recorded on NVIDIA H200, 2026-01-02" in done.stdout

@@ -23,11 +23,10 @@ from kperf.studies import accuracy, cupti, kernels, known, models
 from kperf.studies.accuracy import RULES, LaunchRow, RegionRow
 from kperf.studies.records import measured_or_recorded, newest
 from kperf.trace.capture.instrumented import make_instrumented
-from tests.conftest import environment
+from tests.conftest import COMMON, environment
 from tests.pages import PAGES
 from tests.trace.capture import fake_gpu
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 EX2 = {"x_ptr": "*fp32", "out_ptr": "*fp32", "iterations": "i32", "WORK": "constexpr"}
 FMA = {"x_ptr": "*fp32", "a_ptr": "*fp32", "b_ptr": "*fp32"} | EX2
 SPIN = EX2 | {"x_ptr": "*i32", "out_ptr": "*i32"}
@@ -189,8 +188,7 @@ def run(results):
     return console.export_text()
 
 
-def test_without_a_record_the_models_are_shown_and_what_is_missing_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+def test_without_a_record_the_models_are_shown_and_what_is_missing_is_said(tmp_path, no_gpu):
     (tmp_path / "h200").mkdir()
     for folder in ("fig11", "examples"):
         (tmp_path / "h200" / folder).symlink_to(RECORDED / "h200" / folder)

@@ -21,9 +21,8 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import inductor, inductor_session, ncu
 from kperf.studies.inductor import ROWS, Counters, InductorRow
-from tests.conftest import environment
+from tests.conftest import COMMON, kept
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 NORM, MM = "triton_red_fused__fused_rms_norm_0", "mm"
 CEILING_MS = 2 * 8192**3 / 700e12 * 1e3
 """Of 700 TFLOP/s."""
@@ -142,9 +141,7 @@ def test_the_claims_take_the_worst_kernel_that_inductor_wrote(tmp_path):
     assert inductor.summary(tmp_path).numbers == {}
     worse = row(4, "triton_poi_fused_add_2", counters=Counters(flops=1e8, products=0, bytes=2.5e8))
     library = row(5, MM, counters=Counters(flops=1, products=7.7e10, bytes=9e8))
-    with RecordStore(tmp_path, "inductor", ROWS).writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([one.model_copy(update={"environment": known}) for one in (*rows(), worse, library)])
+    kept(RecordStore(tmp_path, "inductor", ROWS), (*rows(), worse, library))
     assert inductor.summary(tmp_path).numbers == pytest.approx({"bytes": 0.2, "products": 1 / 11, "FLOPs": 0.0})
 
 
@@ -471,10 +468,7 @@ def test_without_a_gpu_the_program_is_written_and_the_record_drawn(no_gpu, tmp_p
         assert found
         assert all(f"{name}.run(" in code for name in found)
     assert "1924.15" in text  # GFLOP of the SwiGLU's first projection, 2 x 8192 x 4096 x 28672
-    store = RecordStore(tmp_path / "results" / "h200", "inductor", ROWS)
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([one.model_copy(update={"environment": known}) for one in rows()])
+    kept(RecordStore(tmp_path / "results" / "h200", "inductor", ROWS), rows())
     text = call(tmp_path / "results", tmp_path / "out")
     assert "recorded on NVIDIA H200, 2026-01-02" in text
     assert (tmp_path / "results/h200/inductor.png").stat().st_size > 10_000

@@ -1,5 +1,4 @@
 import functools
-import io
 import json
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.plots import lines as plot
@@ -22,9 +20,8 @@ from kperf.record.store import RecordStore
 from kperf.studies import lines, ncu, sampled
 from kperf.studies.hatchet import Tree
 from kperf.studies.lines import CostRow, LineRow, ncu_samples, proton_samples
-from tests.conftest import environment
+from tests.conftest import COMMON, kept
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 GEMM = Path(sampled.EXAMPLES, "gemm_gluon_ws.py").read_text().splitlines()
 
 
@@ -188,8 +185,7 @@ def test_a_row_says_what_it_lacks():
         line(samples=1, stalled=2)
 
 
-def test_costs_are_told_beside_the_slides_and_lines_with_their_source():
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_costs_are_told_beside_the_slides_and_lines_with_their_source(console):
     assert lines.factors(rows()) == {"plain": 1, "proton_sampling": 25, "ncu": 1500}
     console.print(lines.costs_table(rows(), "recorded"))
     console.print(lines.annotated(rows(), "ncu", "attention_forward"))
@@ -245,15 +241,10 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
     ]
 
 
-def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make lines`"):
         lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
-    store = RecordStore(tmp_path / "h200", "lines", lines.ROWS)
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([row.model_copy(update={"environment": known}) for row in rows()])
+    kept(RecordStore(tmp_path / "h200", "lines", lines.ROWS), rows())
     lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
     assert "recorded on NVIDIA H200" in console.export_text()
     assert "<pre>" in (tmp_path / "h200/lines.html").read_text()

@@ -10,15 +10,13 @@ from kperf.errors import UsageError
 from kperf.paper import claims, fig11
 from kperf.paper import overhead as paper
 from kperf.plots import overhead as plot
-from kperf.record import device
 from kperf.record.store import RECORDED, RecordStore
 from kperf.studies import fig13, overhead
 from kperf.studies.fig13 import FIG13, ChoiceRow
 from kperf.studies.overhead import Taken
 from kperf.trace.capture.traced import Traced
 from kperf.trace.instrument.session import Recording
-
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
+from tests.conftest import COMMON
 
 
 @pytest.fixture
@@ -155,9 +153,7 @@ def test_every_choice_of_both_schedules_is_measured(monkeypatch):
     ]
 
 
-def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, no_gpu, console):
     paper.run(console, folder.parent, rounds=10, require_gpu=False)
     text = console.export_text()
     assert "recorded on NVIDIA H200" in text

@@ -1,4 +1,3 @@
-import io
 import json
 import subprocess
 import sys
@@ -7,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.plots import proton as plot
 from kperf.record import device
@@ -16,9 +14,8 @@ from kperf.studies import hatchet, proton, proton_session
 from kperf.studies.hatchet import TIME, Tree, read_tree, rendered, subtract
 from kperf.studies.proton import ProtonRow
 from kperf.studies.proton_session import KEYS, WORKLOADS
-from tests.conftest import environment
+from tests.conftest import COMMON, environment
 
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_knob_7_64x128x128_4x1x1_kernel0_0"
 
 REAL = """
@@ -64,11 +61,10 @@ def test_what_proton_writes_is_read(tmp_path):
         tree.child("outer").child("nosuch")
 
 
-def test_a_tree_is_told_with_what_each_frame_did_and_two_are_subtracted(tmp_path):
+def test_a_tree_is_told_with_what_each_frame_did_and_two_are_subtracted(tmp_path, console):
     profile(tmp_path / "a.hatchet", 2_000_000, ["fa3", "vanilla"])
     profile(tmp_path / "b.hatchet", 500_000, ["fa3"])
     one, other = (read_tree(tmp_path / f"{name}.hatchet") for name in "ab")
-    console = WholeConsole(width=150, file=io.StringIO(), record=True)
     console.print(rendered(one, proton.COLUMNS))
     text = console.export_text()
     rate = proton.LAUNCHES * WORKLOADS["full"].flops / 2e-3 / 1e12
@@ -145,9 +141,7 @@ def test_both_sessions_and_the_command_are_recorded(tmp_path, monkeypatch, gpu):
         list(proton.measure(COMMON, results=tmp_path))
 
 
-def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = WholeConsole(width=250, file=io.StringIO(), record=True)
+def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make proton`"):
         proton.run(console, tmp_path, plot.draw, require_gpu=False)
     monkeypatch.setattr(proton.child, "run", children(tmp_path))

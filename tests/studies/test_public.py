@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from kperf.bench import turns
-from kperf.console import WholeConsole
 from kperf.errors import UsageError
-from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import public
 from kperf.studies.public import ROWS
 from kperf.trace.analyze.finding import Finding
 from tests.bench.fake_gpu import COLD_MS, Gpu
-from tests.conftest import environment
+from tests.conftest import environment, kept
 from tests.trace.capture import fake_gpu
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
@@ -47,21 +45,11 @@ def call(name, milliseconds, changed):
 
 
 @pytest.fixture
-def console():
-    return WholeConsole(record=True, width=300, quiet=False)
-
-
-@pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, h200):
     GPU.ran.clear()
     GPU.stand_in(monkeypatch, turns)
     monkeypatch.setattr(public, "torch", turns.torch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "_ours", {"some"})
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: type("GPU", (), {"uuid": "some"}))
     return GPU
 
 
@@ -137,10 +125,7 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
         row(name="f", kernel="slower", rule="", changed=2.5),
         row(name="g", kernel="guessed", rule="", changed=1.6),
     ]
-    store = RecordStore(tmp_path / "h200", "public", ROWS)
-    with store.writer() as writer:
-        environment_id = writer.record_environment(environment())
-        writer.append([one.model_copy(update={"environment": environment_id}) for one in rows])
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     lines = public.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [

@@ -5,7 +5,7 @@ from pydantic import TypeAdapter
 
 from kperf.record.store import RecordStore
 from kperf.studies.records import Row, newest, recorded
-from tests.conftest import environment
+from tests.conftest import kept
 
 
 def run(name, rows):
@@ -33,10 +33,7 @@ def test_the_last_whole_run_is_shown(runs, shown):
 @pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
 def test_the_newest_file_of_records_shows_the_run_that_was_written_last(tmp_path, names):
     rows = [row for name in names for row in run(name, 2)]
-    store = RecordStore(tmp_path, "some", TypeAdapter(Row))
-    with store.writer() as writer:
-        made = writer.record_environment(environment())
-        writer.append([row.model_copy(update={"environment": made}) for row in rows])
+    kept(RecordStore(tmp_path, "some", TypeAdapter(Row)), rows)
     assert {row.run for row in recorded(tmp_path, "some", TypeAdapter(Row)).rows} == {names[1]}
 
 

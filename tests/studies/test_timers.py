@@ -1,4 +1,3 @@
-import io
 import json
 import shutil
 import subprocess
@@ -11,19 +10,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kperf.bench import turns
-from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
 from kperf.plots import timers as plot
-from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import hatchet, kernels, ncu, operations, timers
 from kperf.studies.operations import OPERATIONS, N
 from kperf.studies.timers import REFERENCE, TIMERS, TimerRow
 from tests.bench.fake_gpu import COLD_MS, HOST_MS, Gpu
-from tests.conftest import environment
-
-COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
+from tests.conftest import COMMON, kept
 
 
 def row(operation="triton", timer=REFERENCE, samples=(100.0,), n=N, message=""):
@@ -175,8 +170,7 @@ def rows():
     return [*found, row(operation="numba", timer="host", samples=(), message="Numba is not installed")]
 
 
-def test_the_table_says_how_far_timers_lie_apart_and_why_one_is_absent():
-    console = WholeConsole(width=250, file=io.StringIO(), record=True)
+def test_the_table_says_how_far_timers_lie_apart_and_why_one_is_absent(console):
     console.print(timers.table(rows(), "recorded"))
     text = console.export_text()
     assert "100.0 (-2.9%)" in text  # the host clock beside ours, of 103
@@ -206,15 +200,10 @@ def test_the_figure_shows_each_operation_and_the_sizes():
     assert [len(line.get_xdata()) for line in right.get_lines()] == [1, 1 + len(timers.SWEEP), 1]
 
 
-def test_without_a_record_one_sentence_says_what_records_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = WholeConsole(width=200, file=io.StringIO(), record=True)
+def test_without_a_record_one_sentence_says_what_records_it(tmp_path, no_gpu, console):
     with pytest.raises(UsageError, match="nothing is recorded of `make timers`"):
         timers.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
-    store = RecordStore(tmp_path / "h200", "timers", timers.ROWS)
-    with store.writer() as writer:
-        known = writer.record_environment(environment())
-        writer.append([one.model_copy(update={"environment": known}) for one in rows()])
+    kept(RecordStore(tmp_path / "h200", "timers", timers.ROWS), rows())
     timers.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
     assert "recorded on NVIDIA H200" in console.export_text()
     assert (tmp_path / "h200/timers.png").stat().st_size > 10_000

@@ -15,7 +15,7 @@ timeline stays that of one launch with all events; the iteration time is that of
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,19 +27,24 @@ from kperf.trace.analyze.facts import changes, concluded
 from kperf.trace.analyze.models import (
     Apart,
     Joined,
+    KernelResources,
     LoadWait,
+    Overhead,
     Pass,
     Quantiles,
     RegionTime,
     Timeline,
     UnitUse,
 )
+from kperf.trace.analyze.read import decode_launch, sass_order
 from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Cta, Launch, Neighbours, Span, in_flight_mmas
 from kperf.trace.analyze.whatif import Sms, what_if
+from kperf.trace.capture.passes import ChosenPass
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval, IntervalKind
 from kperf.trace.instrument.program import Part as WorkPart
+from kperf.trace.instrument.session import Recording
 
 TOLERANCE = 0.02
 """Of the iteration time: by how much a pass's may differ from it, and a probe lie before the one it follows."""
@@ -67,6 +72,21 @@ class Captured:
     probed: ProbedKernel
     launch: Launch
     record: Pass
+
+    @classmethod
+    def of(
+        cls, chosen: ChosenPass, buffer: NDArray[np.uint8], recording: Recording, probes: Probes, overhead: Overhead
+    ) -> "Captured":
+        """What a pass of `probes` wrote into its buffer. Raises `UsageError` as `decode_launch` does."""
+        probed = chosen.probed
+        record = Pass(
+            regions=probes.named(probed.places),
+            overhead=overhead,
+            sass_order=sass_order(chosen.orders),
+            resources=KernelResources(**asdict(chosen.built.resource_usage)),
+            events_per_iteration=max(map(len, probed.places)),
+        )
+        return cls(probed, decode_launch(buffer, recording, probed.program), record)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError
 
 from kperf.arch import completion
 from kperf.console import complain
@@ -23,7 +23,7 @@ from kperf.ir.compile import parse_ttgir
 from kperf.ir.dataflow import Aliases, Dataflow
 from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import read_text, write_atomically
-from kperf.record.store import first_of
+from kperf.record.store import Frozen, first_of
 
 RULES = Path(__file__).with_name("regions.toml")
 LIFETIME = "lifetime of "
@@ -48,10 +48,8 @@ follows arithmetic has none: the assembler hoists it over the arithmetic, and a 
 """
 
 
-class Rule(BaseModel):
+class Rule(Frozen):
     """One entry of `regions.toml`; its comments say what the fields mean."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     operation: str
     pattern: str = ""
@@ -62,10 +60,8 @@ class Rule(BaseModel):
     extend: tuple[str, ...] = ()
 
 
-class Rules(BaseModel):
+class Rules(Frozen):
     """`regions.toml`, and the aliases of a trade for what its regions are called."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: tuple[Kind, ...]
     rule: tuple[Rule, ...]

@@ -174,13 +174,18 @@ def test_arithmetic_is_hidden_under_ones_own_mmas_and_under_anyones():
     assert (none.cycles, none.under_own_mmas, none.under_any_mmas) == (0, 0, 0)
 
 
-@pytest.mark.usefixtures("_all_issue")
-def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
-    a = [
+def five_iterations():
+    """Each of 400 cycles of x and 600 of y."""
+    return [
         one
         for iteration, begin in enumerate(range(0, 5000, 1000))
         for one in (span(begin, begin + 400, iteration, "x"), span(begin + 400, begin + 1000, iteration, "y"))
     ]
+
+
+@pytest.mark.usefixtures("_all_issue")
+def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
+    a = five_iterations()
     mmas = [mma(begin + 300, begin + 895) for begin in range(0, 5000, 1000)]
     found, covered = analysis.bubbles(launch_of("a"), [alone(a=a, mmas=mmas)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("y", 52.5)]
@@ -194,11 +199,7 @@ def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
 @pytest.mark.usefixtures("_all_issue")
 def test_bubbles_of_an_sm_are_where_no_cta_has_an_mma_in_flight_by_what_those_do_that_are_there():
     """From 1000 to 4000, of which another CTA is there from 2100 to 3950, with an MMA from 2200 to 2400."""
-    a = [
-        one
-        for iteration, begin in enumerate(range(0, 5000, 1000))
-        for one in (span(begin, begin + 400, iteration, "x"), span(begin + 400, begin + 1000, iteration, "y"))
-    ]
+    a = five_iterations()
     first = cta(a=a, mmas=[mma(begin + 300, begin + 895) for begin in range(0, 5000, 1000)])
     other = cta(a=[span(7000, 7060, 0, "p"), span(7060, 8850, 1, "q")], mmas=[mma(7100, 7300)])
     sm = Neighbours([Resident(first), Resident(other, later=-4900)])
