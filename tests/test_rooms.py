@@ -33,9 +33,9 @@ ALLOWED_BESIDE = {("doctor", "container")}
 
 PUBLIC = {
     "torch", *(f"torch.{name}" for name in (
-        "autograd", "autograd.profiler", "backends.cuda", "compiler", "cuda", "cuda.nvtx", "library", "nn",
-        "nn.attention", "nn.attention.flex_attention", "nn.attention.varlen", "nn.functional", "overrides", "profiler",
-        "utils.cpp_extension", "utils.flop_counter", "version",
+        "accelerator", "autograd", "autograd.profiler", "backends.cuda", "compiler", "cuda", "cuda.nvtx",
+        "cuda.profiler", "library", "nn", "nn.attention", "nn.attention.flex_attention", "nn.attention.varlen",
+        "nn.functional", "overrides", "profiler", "utils.cpp_extension", "utils.flop_counter", "version",
     )),
     "triton", "triton.experimental.gluon", "triton.experimental.gluon.language",
     "triton.experimental.gluon.language.nvidia.hopper", "triton.experimental.gluon.language.nvidia.hopper.mbarrier",
