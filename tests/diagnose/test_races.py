@@ -283,6 +283,22 @@ def test_buffers_whose_number_another_loop_counts_are_passed_over(found):
     assert found(counted) == ([], [])
 
 
+@pytest.mark.parametrize(("stages", "depth"), [(1, 64), (2, 64), (3, 64), (3, 16)])
+def test_an_operand_in_registers_is_written_while_an_mma_reads_it(found, stages, depth):
+    """Triton 3.9 waits for those of the iteration before; a tile of one part is waited for at once."""
+    changes = {"PRODUCT": "tl.dot((a * f).to(tl.bfloat16), b, acc)", "READ": "pass", "STAGES": str(stages)}
+    text = replaced(NORM_GEMM, **(MIXED | changes)).replace("squares += tl.sum(f * f, 1)", "pass")
+    text = text.replace("        acc = tl.dot", "        f = rm[:, None].to(tl.float32)\n        acc = tl.dot")
+    text = text.replace("for k in", "tl.assume(K > 0)\n    for k in").replace("128, 128, 64,", f"128, 128, {depth},")
+    findings, of_buffers = found(text)
+    assert of_buffers == []
+    is_early = stages > 1 and depth > 16 and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
+    assert {(one.severity, line.partition("(")[0]) for one, line in findings} == (
+        {("low", "acc = tl.dot")} if is_early else set()
+    )
+    assert all("3.9" in one.advice and "next iteration" in one.message for one, _ in findings)
+
+
 def test_wrong_results_come_before_slow_ones(found):
     findings, _ = found(replaced(NORM_GEMM, **MIXED))
     race = findings[0][0]

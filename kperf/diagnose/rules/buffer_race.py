@@ -1,12 +1,14 @@
-"""Buffers of a loop that are filled while an MMA may read them, or read while a copy may fill them."""
+"""Buffers and registers that a loop writes while an MMA may read them, and buffers read while a copy may fill them."""
 
 from collections.abc import Iterator
 
 from kperf.diagnose.kernel import MMAS, Kernel, frame_of, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.serialised import serialised
-from kperf.ir.dataflow import ASYNC_COPY, COPY
+from kperf.ir.dataflow import ASYNC_COPY, COPY, DOT
+from kperf.ir.operand_registers import overwritten
 from kperf.ir.races import Race, races
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _LOADED, _ONE = "ttg.local_load", "ttg.memdesc_index"
@@ -22,16 +24,45 @@ _REPORTED = "take num_stages=1, and report this kernel to Triton: its pipeliner 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the order of the compiled loop. ptxas may have put a wait after each wgmma: a hint, until it does not."""
     for race in races(kernel.module):
-        overwritten = race.unfinished.name in MMAS
-        hidden = overwritten and serialised(kernel) is not None
+        of_mma = race.unfinished.name in MMAS
+        hidden = of_mma and serialised(kernel) is not None
         yield kernel.finding(
             RULE.id,
             race.early,
             "low" if hidden else "high",
-            (_overwritten(race) if overwritten else _unfilled(race)) + hidden * _HIDDEN,
-            _advice(kernel, race, overwritten=overwritten),
+            (_overwritten(race) if of_mma else _unfilled(race)) + hidden * _HIDDEN,
+            _advice(kernel, race, of_mma=of_mma),
             {"buffers": race.buffers, "iterations_later": race.later},
         )
+    yield from _in_registers(kernel)
+
+
+def _in_registers(kernel: Kernel) -> Iterator[Finding]:
+    """Of first operands in registers: no wrong result of these was seen, and in PTX they are undefined."""
+    if kernel.code is None or not any(map(_reads_registers, kernel.named(DOT))):
+        return
+    for race in overwritten(kernel.code):
+        yield kernel.finding(
+            RULE.id,
+            race.mma.frame,
+            "low",
+            "results may be wrong: before this MMA is over, instructions of the next iteration may write the registers "
+            "that hold its first operand, and PTX leaves the results undefined then"
+            if race.later
+            else "results may be wrong: before this MMA is over, instructions of the same iteration may write the "
+            "registers that hold its first operand, and PTX leaves the results undefined then",
+            "call warpgroup_mma_wait(0, ...) before the next operand is computed"
+            if kernel.is_gluon
+            else "take num_stages=1, or compile with Triton 3.9, which waits for the MMAs of the iteration before "
+            "(triton-lang/triton#9433)",
+            {"iterations_later": race.later},
+            confidence="medium",
+        )
+
+
+def _reads_registers(mma: Operation) -> bool:
+    """Whether its first operand is a tensor, and no buffer."""
+    return mma.rest.rpartition(" : ")[2].startswith("tensor<")
 
 
 def _overwritten(race: Race) -> str:
@@ -60,10 +91,10 @@ def _count(buffers: int) -> str:
     return f"{buffers} buffer{'s' * (buffers > 1)}"
 
 
-def _advice(kernel: Kernel, race: Race, *, overwritten: bool) -> str:
+def _advice(kernel: Kernel, race: Race, *, of_mma: bool) -> str:
     if not kernel.is_gluon:
         return _AGAIN.format(_OTHER_LOAD[race.early.name]) if _is_loaded_too(kernel, race) else _REPORTED
-    if not overwritten:
+    if not of_mma:
         return "wait for that copy before this line: give wait_group a smaller number"
     return (
         "wait for that MMA before this line, with warpgroup_mma_wait; or load fewer iterations ahead; or allocate more "
@@ -83,7 +114,7 @@ def _is_loaded_too(kernel: Kernel, race: Race) -> bool:
 
 RULE = Rule(
     "buffer-race",
-    "Buffers in shared memory that a loop fills or reads too early",
+    "Buffers and registers that a loop writes or reads too early",
     check,
     targets=("sm_9",),
     of_results=True,
