@@ -39,18 +39,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _in_registers(kernel: Kernel) -> Iterator[Finding]:
     """Of first operands in registers: no wrong result of these was seen, and in PTX they are undefined."""
-    if kernel.code is None or not any(map(_reads_registers, kernel.named(DOT))):
-        return
-    for race in overwritten(kernel.code):
+    code = kernel.code if any(map(_reads_registers, kernel.named(DOT))) else None  # to read it takes time
+    for race in overwritten(code) if code is not None else ():
         yield kernel.finding(
             RULE.id,
             race.mma.frame,
             "low",
-            "results may be wrong: before this MMA is over, instructions of the next iteration may write the registers "
-            "that hold its first operand, and PTX leaves the results undefined then"
-            if race.later
-            else "results may be wrong: before this MMA is over, instructions of the same iteration may write the "
-            "registers that hold its first operand, and PTX leaves the results undefined then",
+            f"results may be wrong: before this MMA is over, instructions of the {'next' if race.later else 'same'} "
+            "iteration may write the registers that hold its first operand, and PTX leaves the results undefined then",
             "call warpgroup_mma_wait(0, ...) before the next operand is computed"
             if kernel.is_gluon
             else "take num_stages=1, or compile with Triton 3.9, which waits for the MMAs of the iteration before "
