@@ -16,8 +16,6 @@ from kperf.ir.locations import UNKNOWN, Frame, Location
 from kperf.ir.machine import read_machine_code
 from kperf.ir.ttgir import Module
 
-HERE = str(Path(__file__))
-
 
 @triton.jit
 def squash(values, scale):
@@ -168,7 +166,8 @@ def test_a_compiled_kernel_knows_its_lines(compiled):
     assert lines("tt.store") == {line_of("reduce")}
     assert lines("tt.reduce") == {line_of("reduce")}  # in Triton's library, called here
     exp = next(op for op in module.walk() if op.name == "math.exp")
-    stack = [(frame.line, frame.file == HERE) for frame in exp.location.frames]
+    here = Path(__file__).name  # in Triton's cache another checkout's folder may stand before it
+    stack = [(frame.line, Path(frame.file).name == here) for frame in exp.location.frames]
     assert stack[-3:] == [(line_of("helper"), True), (line_of("middle"), True), (line_of("call"), True)]
     assert len(stack) > 3
     assert exp.location.frame.line == line_of("helper")
