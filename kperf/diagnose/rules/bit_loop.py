@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kperf.diagnose.comparisons import axis_of, beside, is_along, is_broadcast, is_given
-from kperf.diagnose.kernel import Kernel, inside
+from kperf.diagnose.kernel import Kernel, inside, loops_around
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
@@ -31,8 +31,6 @@ _RIGHT = ("arith.shrsi", "arith.shrui")
 _LINEAR = (*SHIFTS, "arith.muli", "arith.constant", "tt.make_range")
 """Through which each iteration's shift is another one."""
 _ENDS = ("scf.yield", "scf.condition")
-
-
 _OF_SHORT = "; of a shorter word, libdevice.popc(word.to(tl.int32) & mask) with a mask of as many bits as it has"
 
 
@@ -135,7 +133,7 @@ def _of_loop(kernel: Kernel, loop: Operation, last: Operation) -> Iterator[_Coun
             continue
         bits = min(kernel.iterations(loop) or 8 * bit.bytes, 8 * bit.bytes)
         if bits >= _LEAST_BITS:
-            made = [op for op in kernel.values.sources(grown, added.place) if loop in _around(op)]
+            made = [op for op in kernel.values.sources(grown, added.place) if loop in loops_around(op)]
             yield _Count(loop, (grown, *made), types[0].size, bit.bytes, bits, loop=loop)
 
 
@@ -144,7 +142,7 @@ def _is_another(kernel: Kernel, bit: _Bit, loop: Operation) -> bool:
     if bit.shift is not None:
         shift, word = bit.shift, bit.word
         value = kernel.values.operand(shift.user, shift.place)
-        made = [op for op in kernel.values.sources(shift.user, shift.place) if loop in _around(op)]
+        made = [op for op in kernel.values.sources(shift.user, shift.place) if loop in loops_around(op)]
         moved = value is not None and loop.line in value.iterations and all(op.name in _LINEAR for op in made)
         return moved and is_given(kernel, word.user, word.place, loop)
     ends = {begin: place for place, (begin, _) in enumerate(carried(loop))}
@@ -155,14 +153,6 @@ def _is_another(kernel: Kernel, bit: _Bit, loop: Operation) -> bool:
     if bit.is_any:
         return left.name == "arith.andi" and _is_without_lowest(kernel, left, bit.word.name)
     return left.name in _RIGHT and left.operands[0] == bit.word.name and _constant(kernel, _Operand(left, 1)) == 1
-
-
-def _around(op: Operation) -> Iterator[Operation]:
-    """What an operation stands in, the innermost first."""
-    region = op.parent
-    while region is not None and region.owner is not None:
-        yield region.owner
-        region = region.owner.parent
 
 
 def _is_without_lowest(kernel: Kernel, masked: Operation, word: str) -> bool:
