@@ -27,7 +27,7 @@ from kperf.report import diff
 from kperf.report.formats import formats
 from kperf.report.styles import STYLES
 from kperf.trace import command as trace
-from kperf.trace.analyze.finding import LEVELS, Finding, Source
+from kperf.trace.analyze.finding import LEVELS, Checked, Finding, Source
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions
@@ -255,6 +255,8 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
         decides = ", and decide: events disturb this kernel" if finding.witness.decides else ""
         verb = "agree" if finding.witness.agreement == "agrees" else "disagree"
         console.print(Text(f"          samples {verb}{decides}: {finding.witness.message}"))
+    if finding.checked is not None:
+        console.print(Text(f"          {_checked(finding.checked)}"))
     if finding.tried:
         best = max(finding.tried, key=lambda one: one.low)
         faster = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"
@@ -262,6 +264,14 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
         console.print(Text(f"          not measured with {changes}: {why}"))
+
+
+def _checked(checked: Checked) -> str:
+    """What launches of a kernel computed whose results are in doubt."""
+    others = f"those with {checked.than}" if checked.than else "those of the first launch"
+    if checked.different:
+        return f"wrong here: the results of {checked.different} of {checked.launches} launches are not {others}"
+    return f"no wrong result seen here: the results of all {checked.launches} launches are {others}"
 
 
 def _place(source: Source) -> str:

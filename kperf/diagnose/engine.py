@@ -11,7 +11,7 @@ from typing import Any
 from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
-from kperf.diagnose.rule import DynamicRule, Rule, dynamic_rules, static_rules
+from kperf.diagnose.rule import DynamicRule, Rule, doubts_results, dynamic_rules, static_rules
 from kperf.diagnose.witness import witnessed
 from kperf.errors import UsageError
 from kperf.report.sentences import verdict
@@ -295,8 +295,8 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[int, float, int, str]:
-    of_results = any(rule.id == finding.id and rule.of_results for rule in static_rules())
-    gain = finding.estimate.speedup if finding.estimate is not None else math.inf if of_results else 1.0
+    unknown = math.inf if doubts_results(finding) else 1.0
+    gain = finding.estimate.speedup if finding.estimate is not None else unknown
     return LEVELS.index(finding.severity), -gain, LEVELS.index(finding.confidence), finding.id
 
 

@@ -12,11 +12,11 @@ from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
-from kperf.diagnose.rule import static_rules
+from kperf.diagnose.rule import doubts_results, static_rules
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.trace.analyze.finding import LEVELS, Dropped, Finding, Trial
+from kperf.trace.analyze.finding import LEVELS, Checked, Dropped, Finding, Trial
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture import kernels as capture
 from kperf.trace.capture.capturer import why
@@ -29,9 +29,13 @@ MOST_CHANGES = 8
 
 @dataclass
 class _Experiment:
-    """What was tried of one kernel: `results` by change, in words; `seconds` of it; `why` nothing could be tried."""
+    """What was tried of one kernel: `results` by change, in words; `seconds` of it; `why` nothing could be tried.
+
+    checked: what launches computed, where a finding doubts it.
+    """
 
     kernel: Kernel
+    checked: Checked | None = None
     seconds: float = 0.0
     with_timeline: bool = False
     results: dict[str, Trial | Dropped] = field(default_factory=dict)
@@ -73,7 +77,9 @@ class Experiments:
             known.with_timeline = timeline is not None
             with launches.capturer.compiling, own_cache(launches.folder):
                 found = diagnose(known.kernel, [timeline] if timeline is not None else []).findings
-            self._try(launches, kernel, call, known, found, begin + LIMIT_S - known.seconds)
+            deadline = begin + LIMIT_S - known.seconds
+            self._check(launches, kernel, call, known, found, deadline)
+            self._try(launches, kernel, call, known, found, deadline)
         except (UsageError, MeasurementError) as error:
             if known is not None:
                 known.why = str(error)
@@ -83,6 +89,24 @@ class Experiments:
         finally:
             if known is not None:
                 known.seconds += device.own_seconds() - begin
+
+    def _check(
+        self,
+        launches: Interceptor,
+        kernel: capture.Kernel,
+        call: LaunchCall,
+        known: _Experiment,
+        found: Sequence[Finding],
+        deadline: float,
+    ) -> None:
+        """Whether the kernel computes what it should, where a finding doubts it. Raises `UsageError` if it does not."""
+        doubt = next((finding for finding in found if doubts_results(finding)), None)
+        if doubt is None or known.checked is not None:
+            return
+        result = launches.capturer.check_results(kernel, call, doubt.right_with, current_call(), deadline)
+        known.checked = Checked(than=result.than, launches=result.launches, different=result.different)
+        if result.different:
+            raise UsageError("its results are wrong")
 
     def _try(
         self,
@@ -121,8 +145,16 @@ class Experiments:
         known = self._of.get(compiled.hash)
         if known is None:
             return diagnosis
-        findings = [_with_results(finding, known.results) for finding in diagnosis.findings]
+        findings = [_with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]
         return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why})
+
+
+def _with_check(finding: Finding, known: _Experiment) -> Finding:
+    """With what launches computed, if it doubts that: severe and sure, where it was wrong."""
+    if not doubts_results(finding) or known.checked is None:
+        return finding
+    sure = {"severity": LEVELS[0], "confidence": LEVELS[0]} if known.checked.different else {}
+    return finding.model_copy(update={"checked": known.checked, **sure})
 
 
 def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:

@@ -383,10 +383,12 @@ class Kernel:
         confidence: Level = "high",
         estimate: tuple[float, float, float] | None = None,
         candidates: Sequence[dict[str, int]] = (),
+        right_with: Mapping[str, int] | None = None,
     ) -> Finding:
         """A finding at an operation or a line of source; `estimate` is (speedup, low, high).
 
-        `candidates`: configurations that the advice means, the likeliest first.
+        `candidates`: configurations that the advice means, the likeliest first. `right_with`: one whose results are
+        right, of a finding that doubts those of this one.
         """
         frame = where if isinstance(where, Frame) or where is None else frame_of(where)
         frame = frame or frame_of(self.module.function)
@@ -401,6 +403,7 @@ class Kernel:
             advice=self.arch.in_its_words(advice),
             estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
             candidates=list(candidates),
+            right_with=dict(right_with or {}),
         )
 
     def unless_one(self, access: Access) -> str:

@@ -81,6 +81,11 @@ def static_rules() -> tuple[Rule, ...]:
     return tuple(rule for rule in all_rules() if isinstance(rule, Rule))
 
 
+def doubts_results(finding: Finding) -> bool:
+    """Whether it says what the kernel may compute, not how fast."""
+    return any(rule.id == finding.id and rule.of_results for rule in static_rules())
+
+
 def dynamic_rules() -> tuple[DynamicRule, ...]:
     """Rules on a timeline."""
     return tuple(rule for rule in all_rules() if isinstance(rule, DynamicRule))

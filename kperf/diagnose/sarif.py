@@ -61,6 +61,8 @@ def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:
         result["properties"]["estimatedSpeedup"] = finding.estimate.speedup
     if finding.witness is not None:
         result["properties"]["witness"] = finding.witness.model_dump()
+    if finding.checked is not None:
+        result["properties"]["checked"] = finding.checked.model_dump()
     if finding.tried:
         result["properties"]["measured"] = [
             {"change": one.change, "speedup": one.speedup, "low": one.low, "high": one.high, "write": one.write}

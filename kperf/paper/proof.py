@@ -354,6 +354,9 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
 
 def _in_words(gain: Gain | None, row: ProofRow) -> tuple[str, str]:
     """A measured gain, and the change that was timed; else why there is none."""
+    checked = row.finding.checked if row.finding is not None else None
+    if checked is not None and checked.different:
+        return "", f"the results of {checked.different} of {checked.launches} launches are wrong"
     if gain is None:
         return "", row.why.partition(":")[0] or "no change was timed"
     return gain.in_words, gain.by
@@ -435,6 +438,7 @@ def sentences(rows: Sequence[ProofRow]) -> list[str]:
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
+        *_of_results(rows),
     ]
     if without:
         lines.append(f"Kernels whose gain was not measured: {', '.join(without)}.")
@@ -499,6 +503,15 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
             f"{_mean(speedups[:-1]):.2f} x."
         )
     return lines
+
+
+def _of_results(rows: Sequence[ProofRow]) -> list[str]:
+    """Of the kernels whose results a finding doubts, how many launches computed wrong ones."""
+    found = {row.name: one.checked for row in rows for kernel in row.kernels for one in kernel.findings if one.checked}
+    if not found:
+        return []
+    of_each = [f"{one.different} of {one.launches} launches of {name}" for name, one in found.items()]
+    return [f"`--try` checked the results that a finding doubts. Wrong are the results of {', '.join(of_each)}."]
 
 
 def _mean(factors: Sequence[float]) -> float:

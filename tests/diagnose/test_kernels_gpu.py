@@ -10,8 +10,8 @@ from kperf.trace.capture.script import Script
 pytestmark = pytest.mark.gpu
 
 KERNELS = Path(__file__).parent / "kernels"
-REFUSED = {"too_large"}
-"""Kernels whose fault it is that no GPU takes them."""
+FAILING = {"drafts/reward_head", "planted/too_large"}
+"""Kernels whose fault it is that they compute wrong results, or that no GPU takes them."""
 
 
 @pytest.mark.parametrize("path", sorted(KERNELS.glob("*/*.py")), ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -19,4 +19,4 @@ def test_a_kernel_computes_what_its_script_checks(path):
     torch.manual_seed(0)
     status = Script(str(path), ()).run()
     torch.cuda.empty_cache()  # of the script before: this one's tensors live as long as its module
-    assert status == (path.stem in REFUSED)
+    assert status == (f"{path.parent.name}/{path.stem}" in FAILING)

@@ -4,6 +4,7 @@ The fake computes what a kernel would (`COMPUTED`), and takes as long as its con
 """
 
 import io
+import itertools
 import os
 import random
 import signal
@@ -222,6 +223,75 @@ def test_a_candidate_that_is_wrong_is_dropped(diagnose, monkeypatch):
     )
     assert "not measured with num_stages=3; num_stages=4: it computes something else than the original\n" in said
     assert c.isfinite().all()
+
+
+WIDE = GEMM.replace("(4, 4)", "(4, 1)").replace("64, 64, 64, num", "64, 256, 64, num")
+USED_TWICE = (
+    WIDE.replace("    acc = tl.zeros", "    most = tl.zeros((BM,), tl.float32)\n    acc = tl.zeros")
+    .replace("y, acc)\n", "y, acc)\n        most = tl.maximum(most, tl.max(tl.abs(x.to(tl.float32)), 1))\n")
+    .replace("acc.to", "(acc + most[:, None]).to")
+)
+"""The MMA and other code use a tile: with two stages or more, one buffer too few (`buffer-race`)."""
+COMPUTED_OPERAND = WIDE.replace("x = tl.load(a_ptrs)", "x = (tl.load(a_ptrs).to(tl.float32) * 1.5).to(tl.bfloat16)")
+"""Registers of an MMA's operand are written before it is over."""
+
+
+def wrong_in(launches):
+    """One element is, beyond the tolerance, in these launches (from 0) with more than one stage."""
+    counted = itertools.count()
+
+    def compute(launcher, arguments):
+        matmul(launcher, arguments)
+        if launcher.metadata.num_stages > 1 and next(counted) in launches:
+            arguments[2][7, 7] += 100
+
+    return compute
+
+
+@pytest.mark.parametrize("text", [USED_TWICE, COMPUTED_OPERAND])
+def test_results_in_doubt_are_compared_with_those_without_a_pipeline(diagnose, monkeypatch, text):
+    """Wrong ones are counted, and make the finding severe and sure; a change is not compared with wrong results."""
+    behave(monkeypatch, computed=wrong_in({0, 4, 19}))
+    one, said, _ = diagnose(text + "run(1, stages=3)")
+    shown = finding(one, "buffer-race")
+    assert (shown.checked.than, shown.checked.launches, shown.checked.different) == ("num_stages=1", 20, 3)
+    assert (shown.severity, shown.confidence, one.findings[0].id) == ("high", "high", "buffer-race")
+    assert "wrong here: the results of 3 of 20 launches are not those with num_stages=1\n" in said
+    assert one.not_tried == "its results are wrong"
+    assert not any(each.tried or each.dropped for each in one.findings)
+    result = sarif(Diagnoses(kernels=[one]))["runs"][0]["results"][0]
+    assert result["properties"]["checked"] == {"than": "num_stages=1", "launches": 20, "different": 3}
+
+
+def test_results_that_are_right_leave_a_doubt_as_it_was(diagnose, monkeypatch):
+    """Within the tolerance; the launch is made as without it, and changes are tried."""
+    behave(monkeypatch)
+    severities = {}
+    for text in (USED_TWICE, COMPUTED_OPERAND):
+        one, said, (c, _) = diagnose(text + "run(1, stages=2)")
+        assert "no wrong result seen here: the results of all 20 launches are those with num_stages=1\n" in said
+        assert c.isfinite().all()
+        assert any(each.tried for each in one.findings)
+        severities[text] = finding(one, "buffer-race").severity
+    assert severities == {USED_TWICE: "high", COMPUTED_OPERAND: "low"}
+
+
+def test_without_another_configuration_the_first_launch_is_compared_with_the_next_ones(diagnose, monkeypatch):
+    """Stages that the kernel's loop has are not those of the launch."""
+    behave(monkeypatch, computed=wrong_in({3, 5}))  # 0 and 1 are the reference, and what it computes once more
+    text = USED_TWICE.replace("in range(0, K, BK)", "in tl.range(0, K, BK, num_stages=3)")
+    one, said, _ = diagnose(text + "run(1, stages=3)")
+    checked = finding(one, "buffer-race").checked
+    assert (checked.than, checked.different) == ("", 2)
+    assert "wrong here: the results of 2 of 20 launches are not those of the first launch\n" in said
+
+
+def test_what_is_wrong_without_a_pipeline_too_is_no_measure(diagnose, monkeypatch):
+    values = itertools.count()
+    behave(monkeypatch, computed=lambda launcher, arguments: arguments[2].fill_(next(values)))
+    one, _, _ = diagnose(USED_TWICE + "run(1, stages=3)")
+    assert finding(one, "buffer-race").checked is None
+    assert one.not_tried == "with num_stages=1, too, it does not compute the same twice"
 
 
 @pytest.mark.parametrize("text", [GEMM, GEMM.replace("tl.store(c", "tl.atomic_add(c")])

@@ -172,6 +172,19 @@ def test_totals_name_what_misses_them():
     ]
 
 
+def test_wrong_results_stand_where_a_gain_would():
+    """A script whose check fails has no fixed copy beside it; a doubt that was not confirmed is counted, too."""
+    doubt = {"than": "num_stages=1", "launches": 20}
+    wrong = made("head", finding("spills", 7) | {"checked": doubt | {"different": 18}}, why="exit status 1: -")
+    right = made("norm", finding("spills", 7) | {"checked": doubt | {"different": 0}})
+    assert proof.cells(wrong)[-2:] == ("", "the results of 18 of 20 launches are wrong")
+    assert proof.cells(right)[-2:] == ("", "no change was timed")
+    assert (
+        "`--try` checked the results that a finding doubts. Wrong are the results of 18 of 20 launches of head, 0 of "
+        "20 launches of norm."
+    ) in proof.sentences([right, wrong])
+
+
 def test_gains_that_are_small_or_losses_are_counted_apart():
     rows = [
         made("loses", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6), ("num_warps=4", 0.8, 0.7)]),

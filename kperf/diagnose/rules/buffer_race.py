@@ -33,6 +33,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             (_overwritten(race) if of_mma else _unfilled(race)) + hidden * _HIDDEN,
             _advice(kernel, race, of_mma=of_mma),
             {"buffers": race.buffers, "iterations_later": race.later},
+            right_with=_right_with(kernel),
         )
     yield from _in_registers(kernel)
 
@@ -53,7 +54,13 @@ def _in_registers(kernel: Kernel) -> Iterator[Finding]:
             "(triton-lang/triton#9433)",
             {"iterations_later": race.later},
             confidence="medium",
+            right_with=_right_with(kernel),
         )
+
+
+def _right_with(kernel: Kernel) -> dict[str, int]:
+    """A configuration without a pipeline; in Gluon the kernel itself has the pipeline."""
+    return {} if kernel.is_gluon else {"num_stages": 1}
 
 
 def _reads_registers(mma: Operation) -> bool:

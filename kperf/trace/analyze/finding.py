@@ -52,6 +52,19 @@ class Dropped(Frozen):
     why: str
 
 
+class Checked(Frozen):
+    """How often a kernel whose results may be wrong was launched again, and computed something else than it should.
+
+    than: the configuration without the fault whose results are the right ones, as it is written; empty where none is
+    known, and the results are those of the kernel's own first launch. launches: how many. different: those whose
+    results differ from them, beyond the tolerance of the outputs' type.
+    """
+
+    than: str
+    launches: int = Field(gt=0)
+    different: int = Field(ge=0)
+
+
 class Witness(Frozen):
     """What the GPU's samples of the original kernel say of a finding.
 
@@ -87,6 +100,8 @@ class Finding(Frozen):
         candidates: configurations that may be faster: constexprs and compile options by name, the likeliest first.
         tried: what was measured of them.
         dropped: which of them could not be measured.
+        right_with: a configuration that computes right results, of a finding that doubts them.
+        checked: what launches computed; None where nothing doubts it, or none was checked.
         witness: what samples of the original kernel say; None where none were asked for.
     """
 
@@ -102,4 +117,6 @@ class Finding(Frozen):
     candidates: list[dict[str, int]] = Field(default_factory=list)
     tried: list[Trial] = Field(default_factory=list)
     dropped: list[Dropped] = Field(default_factory=list)
+    right_with: dict[str, int] = Field(default_factory=dict)
+    checked: Checked | None = None
     witness: Witness | None = None

@@ -29,7 +29,7 @@ from kperf.trace.capture.multipass import plan
 from kperf.trace.capture.pc_sampling import sample
 from kperf.trace.capture.sampled import disturbs, with_sampled_ctas
 from kperf.trace.capture.scheduler import Scheduler
-from kperf.trace.capture.trial import Change, Trial, Tried
+from kperf.trace.capture.trial import Change, Check, Trial, Tried
 from kperf.trace.instrument.events import Rules
 from kperf.trace.instrument.sampled import Sample
 
@@ -239,6 +239,23 @@ class Capturer:
         count, took = len(tried.measured), time.monotonic() - begin
         self._say(f"{kernel.name}: {count} of {len(changes)} other configurations timed ({took:.1f} s)")
         return tried
+
+    def check_results(
+        self, kernel: Kernel, call: LaunchCall, right: Change, made_by: JitCall | None, deadline: float
+    ) -> Check:
+        """What a kernel computes, compared with configuration `right`, before this launch, which is still to be made.
+
+        With its own first launch, if `right` is empty, does not compile, or compiles to the same machine code.
+        `made_by`: as for `try_changes`. Raises `UsageError` if it cannot be checked.
+        """
+        begin = time.monotonic()
+        trial = Trial(kernel.compiled, call, made_by, self._gpu, self._folder, deadline)
+        with self.compiling:
+            self._alone.enter_context(device.exclusive())
+            compiled = trial.compile([right] if right else [], Tried())
+        found = trial.check(compiled)
+        self._say(f"{kernel.name}: results of {found.launches} launches checked ({time.monotonic() - begin:.1f} s)")
+        return found
 
     def timed(self, launch: Callable[[], None], stream: int) -> Span:
         """A launch, with the host ahead of it."""

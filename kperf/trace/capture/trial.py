@@ -45,6 +45,8 @@ LIMIT_S = 20.0
 ROUNDS = 21
 LEAST_ROUNDS = 6
 """Fewer have no 95 % interval of a median."""
+CHECKS = 20
+"""Launches of a kernel whose results are in doubt."""
 _POLL_S = 0.0002
 
 SAME_CODE = "it compiles to the same machine code"
@@ -78,6 +80,18 @@ class Tried:
     def drop(self, change: Change, why: str) -> None:
         """Leave a configuration out."""
         self.dropped.append((dict(change), why))
+
+
+@dataclass(frozen=True)
+class Check:
+    """Of how many launches the results are `different` from those `than` a configuration gives, beyond the tolerance.
+
+    than: in words; empty: than those of the kernel's own first launch.
+    """
+
+    than: str
+    launches: int
+    different: int
 
 
 def why_not_repeated(compiled: CompiledKernel) -> str | None:
@@ -160,6 +174,38 @@ class Trial:
         self._sees_end("what was launched before it")
         with self._gpu.on(self._call.stream):
             self._measure(*self._with_copies(calls, tried), tried)
+
+    def check(self, right: Sequence[tuple[Change, CompiledKernel]]) -> Check:
+        """Launch the kernel `CHECKS` times, and compare its results with those of the first configuration of `right`.
+
+        With those of its own first launch, where `right` is empty.
+
+        Raises `UsageError` if there is no memory for copies or no time, or if that configuration does not compute the
+        same twice.
+        """
+        calls = [(change, self._changed_call(change, kernel)) for change, kernel in right] or [({}, self._call)]
+        self._sees_end("what was launched before it")
+        with self._gpu.on(self._call.stream):
+            ((change, call), *_), copies = self._with_copies(calls, Tried())
+            return self._checked(in_words(change), _on(call, copies), copies)
+
+    def _checked(self, than: str, right: LaunchCall, copies: Copies) -> Check:
+        self._launch(right, copies)
+        expected = copies.results()
+        self._launch(right, copies)
+        if than and not copies.equal(expected, bits=False):
+            raise UsageError(f"with {than}, too, it does not compute the same twice")
+        original, different = _on(self._call, copies), 0
+        for _ in range(CHECKS):
+            self._launch(original, copies)
+            different += not copies.equal(expected, bits=False)
+        return Check(than, CHECKS, different)
+
+    def _launch(self, call: LaunchCall, copies: Copies) -> None:
+        """To its end, on copies of what the script's tensors hold; what is only written holds no numbers before."""
+        copies.begin(poison=True)
+        call()
+        self._sees_end("a launch")
 
     def _with_copies(
         self, calls: list[tuple[Change, LaunchCall]], tried: Tried
