@@ -184,6 +184,19 @@ def test_the_advice_and_loops_that_wait_are_right(found, changes):
     assert found(replaced(NORM_GEMM, **(MIXED | changes))) == ([], [])
 
 
+@pytest.mark.parametrize("text", [NORM_GEMM, TMA])
+def test_more_stages_are_not_advised_for_a_tile_that_would_get_a_buffer_too_few(tmp_path, text):
+    """One stage is right; what kperf advises for its speed stays so. The other tile needs no second load."""
+    changes = MIXED | {"STAGES": "1"} if text is NORM_GEMM else {"READ": "a", "num_stages=3": "num_stages=1"}
+    (tmp_path / "k.py").write_text(replaced(text, **changes))
+    (kernel,) = inputs.read(str(tmp_path / "k.py"), (), SM_90A)
+    found = [one for one in diagnose(kernel).findings if one.id == "loads-not-pipelined"]
+    assert [one.advice.partition(",")[0] for one in sorted(found, key=lambda one: one.source.line)] == [
+        "first load the tile a second time for the code that uses it beside the MMA",
+        "launch with num_stages=3 (or 4)",
+    ]
+
+
 def test_two_loads_that_keep_a_race_away_are_left_apart(tmp_path):
     """One load in their place is what the race is made of; without an MMA they are one too many."""
     again = 'f = tl.load(x + rm[:, None] * K + k + rk[None, :], eviction_policy="evict_last").to(tl.float32)'

@@ -62,6 +62,10 @@ _OF_A_WINDOW = (
     "keep the tensor with another dimension contiguous, such as the channels ([N, L, C] in place of [N, C, L]): each "
     "tap then loads whole rows of channels, wherever it begins",
 )
+_FIRST_TWICE = (
+    "first load the tile a second time for the code that uses it beside the MMA, because Triton pipelines a tile that "
+    "both use into too few buffers, with wrong results (buffer-race); then "
+)
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead into those that no MMA reads"
 
 
@@ -211,10 +215,15 @@ def _leaves_one_cta(kernel: Kernel, loop: Operation, stages: int) -> bool:
 
 def _into_one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> bool:
     """Whether TMA copies each iteration's tile into the same buffer, so that none is on its way while one is used."""
+    return bool(_one_buffer(kernel, loop, op))
+
+
+def _one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> list[Operation]:
+    """What allocates the buffer into which TMA copies each iteration's tile; empty where there is no such one."""
     if op.name not in ASYNC_COPIES or op.parent is None or op.parent.owner is not loop:
-        return False
+        return []
     makers = (kernel.values.maker(op, place) for place in range(len(op.operands)))
-    return any(maker is not None and maker.name == "ttg.local_alloc" and "xi64" not in maker.rest for maker in makers)
+    return [one for one in makers if one is not None and one.name == "ttg.local_alloc" and "xi64" not in one.rest]
 
 
 def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
@@ -286,6 +295,18 @@ def _stride(kernel: Kernel, op: Operation) -> str:
     return kernel.unless_one(access) if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES else ""
 
 
+def _is_used_twice(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether a wgmma and other code use the tile: with two stages or more, results may be wrong (`buffer-race`).
+
+    A tile in registers goes to shared memory for the wgmma; one in shared memory goes to registers for other code.
+    """
+    if not any(one.name == "ttng.warp_group_dot" for one in own(loop)):
+        return False
+    tile = set(op.results) or {name for buffer in _one_buffer(kernel, loop, op) for name in buffer.results}
+    uses = {one.name for one in own(loop) if tile & set(one.operands)}
+    return uses > {"ttg.local_alloc"} if op.results else "ttg.local_load" in uses
+
+
 def _reason(  # noqa: PLR0911 (a case a reason)
     kernel: Kernel, loop: Operation, op: Operation, wanted: str
 ) -> tuple[str, str]:
@@ -293,7 +314,7 @@ def _reason(  # noqa: PLR0911 (a case a reason)
     access = next((access for access in kernel.accesses if access.operation is op), None)
     stages = own_stages(kernel, loop) or kernel.num_stages
     if stages == 1 and loop.name == "scf.for":
-        return _ONE_STAGE, with_stages(kernel, loop, wanted)
+        return _ONE_STAGE, _FIRST_TWICE * _is_used_twice(kernel, loop, op) + with_stages(kernel, loop, wanted)
     if (structure := never_ahead(kernel, loop, op)) is not None:
         return structure
     hidden = hidden_in_loop(kernel, loop)
