@@ -286,6 +286,16 @@ def test_without_another_configuration_the_first_launch_is_compared_with_the_nex
     assert "wrong here: the results of 2 of 20 launches are not those of the first launch\n" in said
 
 
+def test_stages_with_which_a_tile_gets_a_buffer_too_few_are_not_tried(diagnose):
+    """Whether or not a launch shows it."""
+    one, said, _ = diagnose(USED_TWICE + "run(1)")
+    assert not any(each.tried for each in one.findings)
+    assert dropped(one, "loads-not-pipelined")["num_stages=3"] == (
+        "its results may be wrong: a tile gets one buffer too few (buffer-race)"
+    )
+    assert "first load the tile a second time" in said
+
+
 def test_what_is_wrong_without_a_pipeline_too_is_no_measure(diagnose, monkeypatch):
     values = itertools.count()
     behave(monkeypatch, computed=lambda launcher, arguments: arguments[2].fill_(next(values)))

@@ -35,6 +35,7 @@ from kperf.compat.triton import (
 from kperf.errors import UsageError
 from kperf.ir.compile import options_of
 from kperf.ir.memory import why_not_again, write_only
+from kperf.ir.races import races
 from kperf.ir.ttgir import Module
 from kperf.record import device
 from kperf.trace.capture.copies import Copies
@@ -154,6 +155,8 @@ class Trial:
                 kernel = self._compile_one(change)
             if _code(kernel) == _code(self._compiled):
                 tried.drop(change, SAME_CODE)
+            elif _may_be_wrong(kernel) and not _may_be_wrong(self._compiled):
+                tried.drop(change, "its results may be wrong: a tile gets one buffer too few (buffer-race)")
             else:
                 compiled.append((change, kernel))
         return compiled
@@ -440,6 +443,11 @@ def _on(call: LaunchCall, copies: Copies) -> LaunchCall:
 
 def _code(kernel: CompiledKernel) -> Any:
     return kernel.asm["cubin" if "cubin" in kernel.asm else "hsaco"]
+
+
+def _may_be_wrong(kernel: CompiledKernel) -> bool:
+    """Whether one of its loops uses a buffer too early; a launch that is right does not show that all are."""
+    return any(True for _ in races(Module(kernel.asm["ttgir"])))
 
 
 def _status(process: int) -> int | None:
