@@ -147,7 +147,6 @@ WITHOUT_RULE = {
     "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
     "tma-unused": "no rule of ncu compares a load with a load by TMA",
     "twiddles-recomputed": "no rule of ncu knows which CTAs compute the same values",
-    "unrolled-no-pipeline": "no rule of ncu knows which loop was unrolled before it was compiled",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule of ncu knows the dtype of operands before conversion",
 }
