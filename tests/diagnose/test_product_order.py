@@ -105,6 +105,11 @@ k, v, o = torch.randn_like(q), torch.randn_like(q), torch.empty_like(q)
 t = lambda x: TensorDescriptor.from_tensor(x, [128, 64])
 described[(64, 16)](t(q), t(k), t(v), t(o), 8192, BM=128, BN=128, num_warps=8)
 """
+TURNED = (
+    LINEAR.replace("tl.dot(tl.trans(v), s.to(tl.bfloat16), acc)", "tl.dot(tl.trans(s.to(tl.bfloat16)), v, acc)")
+    .replace("acc = tl.zeros((D, BM)", "acc = tl.zeros((BM, D)")
+    .replace("tl.trans(acc)", "acc")
+)
 MASK = "        s = tl.where((n + rn)[:, None] < N, s, 0.0)\n"
 SHORT = LINEAR.replace("4096", "64").replace("[(32 * 32,)]", "[(32,)]").replace("BM=128", "BM=64")
 
@@ -134,6 +139,7 @@ def found(tmp_path, source):
             "k_ptr and v_ptr",
         ),
         (LINEAR.replace("head // 4", "head"), 4096, 32, 64.0, "s = ", "k_ptr and v_ptr"),
+        (TURNED, 4096, 8, 102.4, "s = ", "k_ptr and v_ptr"),
         (LOW_RANK, 4096, 32, 48.0, "w = tl.dot(a, b)", "a_ptr and x_ptr"),
         (WIDE_HEADS, 8192, 64, 80.0, "s = tl.dot(q, k, s)", "k_ptr and v_ptr"),
         (DESCRIBED, 8192, 16, 128.0, "s = tl.dot(q, k.T)", "k_desc and v_desc"),
