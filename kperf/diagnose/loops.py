@@ -23,6 +23,8 @@ from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_arguments
 
+INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
+"""Loads that give a thread their numbers when they are due."""
 _BARRIERS = ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print")
 """Across which no load is moved."""
 

@@ -14,6 +14,9 @@ POOR_SECTOR_USE = 0.55
 BAD_SECTOR_USE = 0.3
 """Here a kernel that waits for memory takes more than three times as long: high."""
 
+BUFFERED_ELEMENTS = 1024
+"""Of a tile that is worth buffers that are filled ahead: vectors of scales or a bias are not."""
+
 VECTOR_BYTES = 16
 """A thread's largest access: a copy of 4-byte accesses reaches the bandwidth only with many more warps in flight."""
 

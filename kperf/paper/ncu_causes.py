@@ -132,8 +132,8 @@ WITHOUT_RULE = {
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",
     "not-separated": "no rule of ncu knows that a window's weights are a column times a row",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
-    "order-of-products": "no rule of ncu knows that matrices may be multiplied in another order",
     "padded-tile": "no rule of ncu knows which results a mask removes",
+    "product-order": "no rule of ncu knows that matrices may be multiplied in another order",
     "program-order": "no rule of ncu compares the order of CTAs with another order",
     "program-per-item": "no rule of ncu knows how many elements one CTA could take",
     "project-per-edge": "no rule of ncu knows that rows are gathered and multiplied more than once",
@@ -147,7 +147,6 @@ WITHOUT_RULE = {
     "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
     "tma-unused": "no rule of ncu compares a load with a load by TMA",
     "twiddles-recomputed": "no rule of ncu knows which CTAs compute the same values",
-    "unrolled-no-pipeline": "no rule of ncu knows which loop was unrolled before it was compiled",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule of ncu knows the dtype of operands before conversion",
 }

@@ -1,17 +1,18 @@
 """Loads of a loop with MMAs that wait for memory in each iteration."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
 from kperf.arch import H200
 from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, own
-from kperf.diagnose.loops import index_load, never_ahead, own_stages, with_stages
+from kperf.diagnose.loops import INTO_REGISTERS, index_load, never_ahead, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
-from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, SM_BYTES_IN_FLIGHT
+from kperf.diagnose.thresholds import BUFFERED_ELEMENTS, LEAST_AHEAD_BYTES, MEDIUM_GAIN, SEVERE_GAIN, SM_BYTES_IN_FLIGHT
+from kperf.diagnose.unrolled import Unrolled, unrolled
 from kperf.diagnose.vectors import (
     FROM_MEMORY,
     hidden_in_loop,
@@ -26,11 +27,8 @@ from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_SMALL = 1024
-"""Elements: vectors of scales or a bias are not worth a buffer."""
 _MOST = 8.0
 """Of the gain without sums in memory: what a loop that moves little else waits for is not known."""
-_INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages only one CTA fits on an SM, and no other CTA can work while it waits"
@@ -46,6 +44,9 @@ _HALVED = (
 _ESTIMATES = {2: (1.1, 0.7, 1.8), 3: (1.2, 0.7, 1.8)}
 """By the stages with which an SM loses its second CTA. On an H200 two stages gave descriptor_one_stage 1.20 x; three,
 with which it has one CTA, gave 0.83 x; half the tile with two stages, in as many bytes as with one, gave 1.08 x."""
+_UNROLLED = 1.5
+"""Speed-up of an unrolled loop of 24 steps as a range, with one CTA on an SM: 1.51 x on an H200. Where 128 registers
+left room for a second CTA, the unrolled loop was 1.26 times as fast as with one."""
 _TOO_LARGE = (
     "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA may "
     "have"
@@ -71,6 +72,8 @@ _MORE_BUFFERS = "allocate three buffers or more, and load ahead into those that 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of tiles that a loop with MMAs loads into registers, or by TMA and waits for at once."""
+    for steps in unrolled(kernel):
+        yield from _of_unrolled(kernel, steps)
     for loop in kernel.main_loops:
         if not any(op.name in MMAS for op in own(loop)):
             yield from _dependent(kernel, loop)
@@ -80,7 +83,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             if op not in in_registers and not _into_one_buffer(kernel, loop, op):
                 continue
             sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
-            if max(sizes, default=0) >= _SMALL and _is_stored_too(kernel, loop, op):
+            if max(sizes, default=0) >= BUFFERED_ELEMENTS and _is_stored_too(kernel, loop, op):
                 yield kernel.finding(
                     RULE.id,
                     op,
@@ -93,9 +96,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     confidence="medium",
                     estimate=_gain_in_registers(kernel, loop, op),
                 )
-            elif max(sizes, default=0) >= _SMALL:
+            elif max(sizes, default=0) >= BUFFERED_ELEMENTS:
                 alone = next((stages for stages in (2, 3) if _leaves_one_cta(kernel, loop, stages)), 0)
-                fitting = [stages for stages in ((2, 3, 4) if alone else (3, 4, 2)) if _fits(kernel, loop, stages)]
+                fitting = _fitting(kernel, _stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
                 why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel, fitting))
                 if not fitting and why == _ONE_STAGE:
                     advice = _TOO_LARGE
@@ -126,6 +129,36 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
 
 
+def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
+    """Of the loads of a loop that was unrolled before it was compiled, unless other CTAs of the SM work meanwhile."""
+    gain = steps.gain(kernel, _resident(kernel))
+    if gain < MEDIUM_GAIN:
+        return
+    fitting = _fitting(kernel, steps.stage_bytes, (3, 4, 2))
+    at_line = {frame_of(op): op for op in reversed(steps.loads[-1])}
+    for op in reversed(at_line.values()):
+        yield kernel.finding(
+            RULE.id,
+            op,
+            "high" if gain >= SEVERE_GAIN else "medium",
+            f"the load is not pipelined, so each of {len(steps.mmas)} steps waits for memory: tl.static_range unrolls "
+            "the loop, and the compiler pipelines nothing but loops",
+            f"write tl.range(..., num_stages={_wanted(kernel, fitting)}) in place of tl.static_range"
+            if fitting
+            else "write tl.range in place of tl.static_range, with " + _TOO_LARGE.removeprefix("use "),
+            {"steps": len(steps.mmas), "stage_bytes": steps.stage_bytes},
+            confidence="medium",
+            estimate=(min(gain, _UNROLLED), 1.0, max(gain, _UNROLLED)),
+        )
+
+
+def _resident(kernel: Kernel) -> int:
+    """CTAs on an SM in the launch; one where that is not known."""
+    if kernel.resources is None or kernel.grid is None:
+        return 1
+    return max(min(ctas(kernel), math.prod(kernel.grid) // H200.sms), 1)
+
+
 def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
     """Whether memory bounds the launch, and the CTAs of an SM ask for enough at once without any buffer ahead."""
     if kernel.resources is None or kernel.grid is None:
@@ -136,7 +169,7 @@ def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
 
 def loaded_into_registers(loop: Operation) -> list[Operation]:
     """The loads of a loop that give a thread their numbers when they are due, in registers."""
-    return [op for op in own(loop) if op.name in _INTO_REGISTERS and not _is_ahead(loop, op)]
+    return [op for op in own(loop) if op.name in INTO_REGISTERS and not _is_ahead(loop, op)]
 
 
 def _wanted(kernel: Kernel, fitting: Collection[int]) -> str:
@@ -147,14 +180,16 @@ def _wanted(kernel: Kernel, fitting: Collection[int]) -> str:
     return str(first if first in fitting else 2)
 
 
-def _fits(kernel: Kernel, loop: Operation, stages: int) -> bool:
-    """Whether a CTA may have the shared memory of so many stages; of a kernel that is not assembled it is not known.
+def _fitting(kernel: Kernel, stage_bytes: int, wanted: Iterable[int]) -> list[int]:
+    """The numbers of stages for which a CTA may have the shared memory; all of a kernel that is not assembled.
 
     The tiles of one stage lie there already; AMD's pipelines hold those of another one in registers.
     """
-    more = stages - (2 if kernel.arch.backend == "hip" else 1)
     shared = kernel.shared_bytes
-    return shared is None or shared + more * _stage_bytes(kernel, loop) <= kernel.arch.cta_shared_bytes
+    if shared is None:
+        return list(wanted)
+    held = 2 if kernel.arch.backend == "hip" else 1
+    return [stages for stages in wanted if shared + (stages - held) * stage_bytes <= kernel.arch.cta_shared_bytes]
 
 
 def _stage_bytes(kernel: Kernel, loop: Operation) -> int:
@@ -162,7 +197,7 @@ def _stage_bytes(kernel: Kernel, loop: Operation) -> int:
     return sum(
         max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
         for op in own(loop)
-        if op.name in _INTO_REGISTERS or _into_one_buffer(kernel, loop, op)
+        if op.name in INTO_REGISTERS or _into_one_buffer(kernel, loop, op)
     )
 
 
@@ -230,7 +265,7 @@ def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     """Tiles of a loop without MMAs whose addresses its iteration loads first: it waits for memory twice."""
     for op in own(loop):
         sizes = [tensor.size for tensor in tensor_types(op.rest)] if op.name == "tt.load" else []
-        first = index_load(kernel, loop, op) if max(sizes, default=0) >= _SMALL else None
+        first = index_load(kernel, loop, op) if max(sizes, default=0) >= BUFFERED_ELEMENTS else None
         if first is not None:
             at = frame_of(first)
             tiles = max(sizes) * max(tensor.bytes for tensor in tensor_types(op.rest))

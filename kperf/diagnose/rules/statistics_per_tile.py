@@ -1,7 +1,7 @@
 """Sums, maxima and other reductions that many CTAs of a launch compute of the same numbers."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,11 +10,9 @@ import numpy as np
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
 from kperf.diagnose.kernel import (
     ATOMICS,
-    LOADS,
     LOOPS,
     MMAS,
     STORES,
-    TMA_LOADS,
     TMA_STORES,
     Kernel,
     inside,
@@ -22,21 +20,17 @@ from kperf.diagnose.kernel import (
 )
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.same_values import BOUNDS, READS, numbers_of_ctas
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import Numbers, origins_of
 from kperf.diagnose.written import as_written
 from kperf.ir.layouts import tensor_types
-from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_READS = (*LOADS, *TMA_LOADS)
 _WRITES = (*STORES, *TMA_STORES, *ATOMICS)
 _AGAIN = 2.0
 """CTAs for each that computes other numbers."""
-_BOUNDS = (1, 2, 3)
-"""Places of a loop's bounds among the operands of `scf.for`."""
-_CONVERTED = ("arith.sitofp", "arith.uitofp")
 _LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
 Costs = dict[str, float]
 """Cycles of an SM by what is busy for them."""
@@ -85,7 +79,7 @@ class _Repeated:
         """Of what is saved in one CTA. What L1 keeps for the next CTA comes from there."""
         kernel = self.kernel
         costs = _costs(kernel, self.saved)
-        loaded = sum(_tile_bytes(op) * kernel.times(op) for op in self.saved if op.name in _READS)
+        loaded = sum(_tile_bytes(op) * kernel.times(op) for op in self.saved if op.name in READS)
         rate = H200_L1_BYTES_PER_CYCLE if loaded <= kernel.arch.sm_shared_bytes / 2 else H200.l2_bytes_per_cycle
         return costs | {"loads": loaded / rate}
 
@@ -141,7 +135,7 @@ def _finding(kernel: Kernel, repeated: _Repeated) -> Finding:
     written, gain = repeated.kernel, repeated.gain
     largest = max(repeated.statistics, key=lambda one: sum(_costs(written, [one.root, *inside(one.root)]).values()))
     times = largest.times
-    loads = [op for op in repeated.saved if op.name in _READS]
+    loads = [op for op in repeated.saved if op.name in READS]
     moved = sum(_tile_bytes(op) * written.times(op) for op in loads)
     tensors = " and ".join(sorted({name for op in loads for name in written.tensors_of(op)}))
     read = f", for which each CTA loads {moved:.0f} bytes{f' of {tensors}' if tensors else ''}" if moved else ""
@@ -183,9 +177,9 @@ def _statistics(kernel: Kernel) -> Iterator[_Statistic]:
         sources = _sources(kernel, root)
         names = {op.name for op in sources}
         own_memory = any(stored & kernel.tensors_of(op) for op in sources if op.name == "tt.load")
-        if names.isdisjoint(_READS) or not names.isdisjoint((*MMAS, *ATOMICS)) or own_memory:
+        if names.isdisjoint(READS) or not names.isdisjoint((*MMAS, *ATOMICS)) or own_memory:
             continue
-        numbers = _numbers(origins, [*sources, root, *loops_around(root)], math.prod(kernel.grid or ()))
+        numbers = numbers_of_ctas(origins, [*sources, root, *loops_around(root)], math.prod(kernel.grid or ()))
         if numbers is not None and len(numbers) >= _AGAIN * len(np.unique(numbers)):
             yield _Statistic(root, tuple(sources), numbers)
 
@@ -215,50 +209,11 @@ def _sources(kernel: Kernel, root: Operation) -> list[Operation]:
     around = loops_around(root)
     ends = [region.operations[-1] for region in root.regions if region.operations]
     read = [(one, place) for one in (root, *ends) for place in range(len(one.operands))]
-    read += [(loop, place) for loop in around for place in _BOUNDS]
+    read += [(loop, place) for loop in around for place in BOUNDS]
     found = {op.line: op for one, place in read for op in kernel.values.sources(one, place)}
     found = {line: op for line, op in found.items() if op not in around}
     bodies = {op.line: op for loop in (root, *found.values()) if loop.name in LOOPS for op in inside(loop)}
     return [op for _, op in sorted((found | bodies).items())]
-
-
-def _numbers(origins: Origins, operations: Sequence[Operation], count: int) -> Numbers | None:
-    """A number for each of `count` CTAs, the same for those that compute the same; None if it is not known.
-
-    Values differ by where loads begin, by what positions are compared with, by positions as data, and by iterations.
-    """
-    columns = []
-    for op in operations:
-        for place in _deciding(op):
-            value = origins.operand(op, place)
-            if value is None:
-                if _from_programs(origins, op, place):
-                    return None
-                continue
-            columns.append(np.broadcast_to(value.numbers, count))
-    if not columns:
-        return np.zeros(count, np.int64)
-    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(numbers.reshape(-1), dtype=np.int64)
-
-
-def _from_programs(origins: Origins, op: Operation, place: int) -> bool:
-    """Whether an operand depends on the CTA otherwise than by the numbers at `_deciding`."""
-    sources = origins.sources(op, place, until=(*_READS, *_CONVERTED, "arith.cmpi"))
-    return any(one.name in ("tt.get_program_id", *ATOMICS) for one in sources)
-
-
-def _deciding(op: Operation) -> Sequence[int]:
-    """Places of the operands by which an operation's values differ from CTA to CTA."""
-    if op.name in LOADS or op.name in (*_CONVERTED, "tt.make_tensor_descriptor"):
-        return (0,)
-    if op.name in TMA_LOADS:
-        return range(1, len(op.operands))
-    if op.name == "arith.cmpi":
-        return (0, 1)
-    if op.name in ("tt.reduce", "scf.yield"):
-        return range(len(op.operands))
-    return _BOUNDS if op.name == "scf.for" else ()
 
 
 def _users(kernel: Kernel) -> dict[int, set[int]]:
@@ -275,9 +230,9 @@ def _users(kernel: Kernel) -> dict[int, set[int]]:
 def _costs(kernel: Kernel, operations: Iterable[Operation]) -> Costs:
     """Cycles of an SM for a CTA's loads from L2, its MMAs, its arithmetic, and what the launch moves in memory."""
     operations = list({op.line: op for op in operations}.values())
-    loaded = sum(_tile_bytes(op) * kernel.times(op) for op in operations if op.name in _READS)
+    loaded = sum(_tile_bytes(op) * kernel.times(op) for op in operations if op.name in READS)
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in operations if op.name in MMAS)
-    moved = sum(_memory_bytes(kernel, op) for op in operations if op.name in (*_READS, *_WRITES))
+    moved = sum(_memory_bytes(kernel, op) for op in operations if op.name in (*READS, *_WRITES))
     reduced = sum(_reduced(kernel, op) * kernel.times(op) for op in operations if op.name == "tt.reduce")
     computed = arithmetic_of_cta(kernel, operations)
     return {

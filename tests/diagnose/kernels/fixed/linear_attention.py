@@ -27,12 +27,13 @@ def sum_states(
     rd = tl.arange(0, DIM)
     state = tl.zeros((DIM, DIM), tl.float32)
     total = tl.zeros((BLOCK, DIM), tl.float32)
-    for start in range(begin, begin + PIECE, BLOCK):
+    for start in tl.range(begin, begin + PIECE, BLOCK, num_stages=3):  # pipelines the load beside the MMA too
         at = head * LENGTH * DIM + (start + rn)[:, None] * DIM + rd[None, :]
         k = tl.load(k_ptr + at)
         v = tl.load(v_ptr + at)
         state = tl.dot(tl.trans(k), v, state)
-        total += k.to(tl.float32)
+        # two loads of k: Triton makes a buffer too few for a tile that an MMA and other code use (triton-lang/triton#6691)
+        total += tl.load(k_ptr + at, eviction_policy="evict_last").to(tl.float32)
     tl.atomic_add(state_ptr + head * DIM * DIM + rd[:, None] * DIM + rd[None, :], state, sem="relaxed")
     tl.atomic_add(total_ptr + head * DIM + rd, tl.sum(total, axis=0), sem="relaxed")
 

@@ -49,10 +49,10 @@ x = torch.randn(SIGNALS, length, device="cuda", dtype=torch.float16)
 window = torch.hann_window(SIZE, device="cuda")
 out = torch.empty(SIGNALS, FRAMES, BINS, device="cuda")
 
-n = torch.arange(SIZE, device="cuda", dtype=torch.float64)
-angle = n[:, None] * torch.arange(BINS, device="cuda", dtype=torch.float64) * (2 * math.pi / SIZE)
-cosines = (window[:, None] * torch.cos(angle)).half()
-sines = (window[:, None] * torch.sin(angle)).half()
+n, bins = torch.arange(SIZE, device="cuda"), torch.arange(BINS, device="cuda")
+turn = (n[:, None] * bins % SIZE).float() * (2 * math.pi / SIZE)  # float32, so that the tables have the kernel's bits
+cosines = (window[:, None] * torch.cos(turn)).half()
+sines = (window[:, None] * torch.sin(turn)).half()
 stft_power[(BINS // 64, FRAMES // 64, SIGNALS)](
     x,
     cosines,
@@ -70,6 +70,8 @@ stft_power[(BINS // 64, FRAMES // 64, SIGNALS)](
     num_stages=3,
 )
 
+n = torch.arange(SIZE, device="cuda", dtype=torch.float64)
+angle = n[:, None] * torch.arange(BINS, device="cuda", dtype=torch.float64) * (2 * math.pi / SIZE)
 for signal in range(0, SIGNALS, 16):
     frames = x[signal].unfold(0, SIZE, HOP)[:FRAMES].float()
     re = frames @ (window[:, None] * torch.cos(angle)).float()

@@ -29,7 +29,7 @@ def linear_attention(
         at = base + (start + rn)[:, None] * DIM + rd[None, :]
         k = tl.load(k_ptr + at)
         v = tl.load(v_ptr + at)
-        s = tl.dot(q, tl.trans(k))  # planted: order-of-products
+        s = tl.dot(q, tl.trans(k))  # planted: product-order
         weight += tl.sum(s, axis=1)
         acc = tl.dot(s.to(tl.bfloat16), v, acc)
     out = (acc / weight[:, None]).to(tl.bfloat16)

@@ -38,10 +38,10 @@ def tubelet_embed(
     video = token // (across * across * (FRAMES // 2))
     corner = ((video * COLOURS * FRAMES + corner_t) * SIDE + corner_y) * SIDE + corner_x
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.static_range(0, COLOURS * 512, BLOCK_K):  # planted: unrolled-no-pipeline
+    for k in tl.static_range(0, COLOURS * 512, BLOCK_K):
         rk = k + tl.arange(0, BLOCK_K)
         within = ((rk // 512 * FRAMES + rk // 256 % 2) * SIDE + rk // 16 % 16) * SIDE + rk % 16
-        x = tl.load(video_ptr + corner[:, None] + within[None, :])
+        x = tl.load(video_ptr + corner[:, None] + within[None, :])  # planted: loads-not-pipelined
         w = tl.load(w_ptr + rk[:, None] * OUT + rn[None, :])
         acc = tl.dot(x, w, acc)
     tl.store(out_ptr + token[:, None] * OUT + rn[None, :], acc.to(tl.bfloat16))

@@ -1,0 +1,54 @@
+"""Which CTAs of a launch compute the same numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kperf.diagnose.kernel import ATOMICS, LOADS, TMA_LOADS
+from kperf.diagnose.waves import Numbers
+from kperf.ir.origins import Origins
+from kperf.ir.ttgir import Operation
+
+READS = (*LOADS, *TMA_LOADS)
+BOUNDS = (1, 2, 3)
+"""Places of a loop's bounds among the operands of `scf.for`."""
+_CONVERTED = ("arith.sitofp", "arith.uitofp")
+
+
+def numbers_of_ctas(origins: Origins, operations: Sequence[Operation], count: int) -> Numbers | None:
+    """A number for each of `count` CTAs, the same for those that compute the same; None if it is not known.
+
+    Values differ by where loads begin, by what positions are compared with, by positions as data, and by iterations.
+    """
+    columns = []
+    for op in operations:
+        for place in _deciding(op):
+            value = origins.operand(op, place)
+            if value is None:
+                if _from_programs(origins, op, place):
+                    return None
+                continue
+            columns.append(np.broadcast_to(value.numbers, count))
+    if not columns:
+        return np.zeros(count, np.int64)
+    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return np.asarray(numbers.reshape(-1), dtype=np.int64)
+
+
+def _from_programs(origins: Origins, op: Operation, place: int) -> bool:
+    """Whether an operand depends on the CTA otherwise than by the numbers at `_deciding`."""
+    sources = origins.sources(op, place, until=(*READS, *_CONVERTED, "arith.cmpi"))
+    return any(one.name in ("tt.get_program_id", *ATOMICS) for one in sources)
+
+
+def _deciding(op: Operation) -> Sequence[int]:
+    """Places of the operands by which an operation's values differ from CTA to CTA."""
+    if op.name in LOADS or op.name in (*_CONVERTED, "tt.make_tensor_descriptor"):
+        return (0,)
+    if op.name in TMA_LOADS:
+        return range(1, len(op.operands))
+    if op.name == "arith.cmpi":
+        return (0, 1)
+    if op.name in ("tt.reduce", "scf.yield"):
+        return range(len(op.operands))
+    return BOUNDS if op.name == "scf.for" else ()
