@@ -400,6 +400,17 @@ def test_few_rows_are_a_hint_whatever_the_warps(tmp_path):
     assert found(tmp_path, GEMM, launch)["wgmma-unused"].severity == "low"
 
 
+@pytest.mark.parametrize(("rows", "advised"), [(16, False), (4096, True)])
+def test_wgmma_is_not_advised_where_memory_takes_longer_than_the_mmas(tmp_path, rows, advised):
+    """A few rows times a large matrix: its bytes come once. Without warps enough in a tile of few rows, none help."""
+    launch = f"a, b = torch.empty({rows}, 4096, {BF16}), torch.empty(4096, 65536, {BF16})\n"
+    launch += f'c = torch.empty({rows}, 65536, device="cuda")\n'
+    launch += f"gemm[({rows // 16}, 1024)](a, b, c, 65536, 4096, 16, 64, 64, num_warps=2)"
+    findings = found(tmp_path, GEMM, launch)
+    assert ("wgmma-unused" in findings) == advised
+    assert not advised or not findings["wgmma-unused"].candidates
+
+
 def test_an_ieee_dot_is_estimated_by_what_is_as_exact_and_what_is_not(tmp_path):
     launch = 'a = torch.empty(4096, 4096, device="cuda")\n'
     launch += "gemm[(32, 32)](a, a, a, 4096, 4096, 128, 128, 32, num_warps=8)"
