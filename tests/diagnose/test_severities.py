@@ -527,23 +527,29 @@ def of_short_rows(folder, ctas, block, row="2 * row"):
     return found(folder, SHORT_ROWS.replace("ROW", row), launch)
 
 
-@pytest.mark.parametrize(("waves", "severity", "speedup"), [(1, "low", 1.0), (3, "medium", 3.0), (50, "medium", 8.0)])
-def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup):
-    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time."""
+@pytest.mark.parametrize(
+    ("waves", "severity", "speedup", "of_longer_rows"),
+    [(1, "low", 1.0, None), (3, "medium", 3.0, 2.59), (50, "medium", 8.42, 4.4)],
+)
+def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup, of_longer_rows):
+    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time.
+
+    In more of them they take longer to start than their bytes take, and then as long as one wait for memory at least.
+    """
     finding = of_short_rows(tmp_path, waves * 16 * 132, 64)["idle-threads"]
-    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup, rel=0.01))
     findings = of_short_rows(tmp_path, waves * 16 * 132, 128)
-    assert ("few-bytes-in-flight" in findings) == (severity == "medium")
-    if severity == "medium":
-        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(min(speedup, 25600 / 4096))
+    assert ("few-bytes-in-flight" in findings) == (of_longer_rows is not None)
+    if of_longer_rows is not None:
+        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(of_longer_rows, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("row", "advice", "candidates"),
     [
-        ("2 * row", "let a CTA work on 8 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
-        ("row / tl.max(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
-        ("tl.cumsum(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+        ("2 * row", "let a CTA work on 16 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
+        ("row / tl.max(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
+        ("tl.cumsum(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
     ],
 )
 def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, candidates):
