@@ -1,7 +1,7 @@
 """Launches whose CTAs take longer to start than what they load, store and compute takes."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS
@@ -84,7 +84,7 @@ def starts_of(kernel: Kernel) -> Starts | None:
 
 def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, float]:
     """Bytes of the sectors that so many CTAs ask for, and as many of them as the tensors of the launch have."""
-    moved: Counter[tuple[str, bool]] = Counter()
+    moved = defaultdict[tuple[str, bool], float](float)
     size = dict[tuple[str, bool], float]()
     for access in accesses:
         names = kernel.tensors_of(access.operation)
