@@ -1,8 +1,13 @@
 """Launches of many CTAs that work for less time than a GPU takes to start them."""
 
+from pathlib import Path
+from statistics import median
+
 import pytest
 
 from kperf.arch import H200_CTA_NS
+from kperf.paper import proof
+from kperf.record.store import RecordStore
 from tests.diagnose.test_severities import BF16, found
 
 pytestmark = pytest.mark.kernels
@@ -32,6 +37,7 @@ def gathered(x, which, y, D: tl.constexpr):
     tl.store(y + tl.program_id(0), tl.sum(tl.load(x + at).to(tl.float32), 0))
 """
 SINES = "tl.sin(" * 8 + "one" + ")" * 8
+RESULTS = Path(__file__).parents[2] / "results"
 STARTED = 1 << 19
 TENSORS = f"x = torch.empty(1 << 27, {BF16})\ny = torch.empty_like(x)\n"
 COPIED_NS = 512 / 3900  # of a row of 128 numbers of 2 bytes, loaded and stored
@@ -90,3 +96,16 @@ def test_the_rule_that_names_the_cause_says_how_long_the_starts_take(tmp_path, w
     assert f"starting {STARTED} CTAs takes 317 us" in findings[rule].message
     assert findings[rule].evidence["explains"].endswith("program-per-item")
     assert findings[rule].estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS * width / 128), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "ctas", "written"),
+    [("h200", "edge_scores", 1 << 21, "0.606"), ("h100-80gb-hbm3", "beam_kv_reorder", 1 << 20, "0.604")],
+)
+def test_a_cta_starts_as_soon_as_in_recorded_launches(gpu, kernel, ctas, written):
+    (*_, row) = (one for one in RecordStore(RESULTS / gpu, "diagnose", proof.ROWS).points() if one.name == kernel)
+    assert row.fixed is not None
+    of_each = median(row.fixed.original_ms) * 1e6 / ctas
+    assert of_each == pytest.approx(H200_CTA_NS, rel=0.01)
+    assert f"{of_each:.3f}" == written
+    assert written in (RESULTS.parent / "docs/rules/program-per-item.md").read_text()
