@@ -28,6 +28,10 @@ H200_PARTIAL_STORE_GB_PER_S = 2050.0
 """Bytes of sectors that stores write in part, each request its part: 537 MB took 0.262 ms, with all else that the
 kernel does (rope_pairs in results/h200/diagnose.jsonl)."""
 
+H200_CTA_NS = 0.604
+"""From the start of a launch's CTA to that of the next, however many SMs have room: 1.05 million CTAs of 4 warps took
+0.634 ms (beam_kv_reorder on an H100), and 2.10 million 1.27 ms, with one warp too (edge_scores on an H200)."""
+
 H200_ATOMIC_NS = 1.76
 """From one atomic to the next on one address of an H200's L2: 16.8 million of float32 took 29.5 ms
 (atomic_sum in results/h200/diagnose.jsonl)."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from kperf.arch import H200
 from kperf.diagnose.kernel import source_of
 from kperf.diagnose.thresholds import ISSUE_BOUND, READY_BOUND
 from kperf.ir.locations import Frame
@@ -48,15 +49,43 @@ def region_of(timeline: Timeline, warp_group: str, names: list[str]) -> RegionTi
 
 
 def saved(timeline: Timeline, cycles: float) -> tuple[float, float, float]:
-    """(speed-up, low, high) of an iteration that waits for so many cycles, and is no shorter than its bound.
+    """(speed-up, low, high) of an iteration that waits for so many cycles, and is no shorter than its bounds.
+
+    These are the MMAs of all CTAs of the SM, and its part of the launch if that moves its bytes as fast as a copy.
 
     Low: it saves none of them; high: all, and a quarter more, as events disturb. The likely factor is the middle of
     none and all, sqrt(all): behind a wait that is gone stands the next one, as of memory's throughput behind latency.
     """
     iteration_time = timeline.cycles_per_unit.median
-    least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, iteration_time * 0.05)
+    has_bytes = timeline.memory is not None and timeline.memory.unique_gb_per_s is not None
+    moving = share_of_copy(timeline) * iteration_time if has_bytes else 0.0
+    least = min(max(_mma_cycles_of_sm(timeline), moving, iteration_time * 0.05), iteration_time)
     without_all = iteration_time / max(iteration_time - cycles, least)
     return math.sqrt(without_all), 1.0, iteration_time / max(iteration_time - cycles * 1.25, least)
+
+
+def _mma_cycles_of_sm(timeline: Timeline) -> float:
+    """Cycles of an SM's tensor cores for an iteration of each CTA that it holds: they share them."""
+    return _resident(timeline) * timeline.bound.cycles if timeline.bound is not None else 0.0
+
+
+def memory_cycles_of_sm(timeline: Timeline) -> float:
+    """Cycles in which device memory moves an iteration's bytes of each CTA on the SM, at an SM's part of a copy's rate.
+
+    A launch is slower where its last wave leaves SMs without CTAs. 0 where the bytes or the rate are not known.
+    """
+    if timeline.memory is None or timeline.bandwidth is None or timeline.unit != "iteration":
+        return 0.0
+    of_launch = sum(part.unique_bytes or 0 for part in timeline.memory.traffic)
+    iterations = timeline.launch_ctas * timeline.units / timeline.ctas
+    sms = timeline.sms.sms if timeline.sms is not None else H200.sms
+    bytes_per_cycle = timeline.bandwidth.copy_gb_per_s * 1e3 / timeline.likely_clock_mhz / sms
+    return _resident(timeline) * of_launch / iterations / bytes_per_cycle
+
+
+def _resident(timeline: Timeline) -> int:
+    """CTAs that an SM holds at once, of the original kernel; 1 where that is not known."""
+    return timeline.residency.original or 1
 
 
 def moved_gb_per_s(timeline: Timeline) -> float:

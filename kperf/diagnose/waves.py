@@ -90,13 +90,13 @@ class Schedule:
         return (moved + self.ctas * self.stored) / MEMORY_BYTES_PER_CYCLE
 
 
-def memory_bounds(kernel: Kernel) -> bool:
+def memory_bounds(kernel: Kernel, slower: float = 1.0) -> bool:
     """Whether device memory takes longer for a launch's bytes, each once, than SMs for MMAs and bytes from L2.
 
-    False where the schedule of the launch is not known.
+    slower: times as long as at wgmma's rate that these take. False where the schedule of the launch is not known.
     """
     schedule = schedule_of(kernel)
-    return schedule is not None and schedule.memory_cycles(schedule.sizes.sum()) > schedule.compute_cycles
+    return schedule is not None and schedule.memory_cycles(schedule.sizes.sum()) > slower * schedule.compute_cycles
 
 
 def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:

@@ -12,7 +12,7 @@ from kperf.diagnose.engine import FAILED, diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
-from kperf.trace.analyze.models import Memory, PcSamples, Quantiles, WhatIf
+from kperf.trace.analyze.models import Memory, PcSamples, Quantiles, TrafficRecord, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 
@@ -94,6 +94,28 @@ def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():
     assert one.estimate.high <= period / least
     shorter = timeline.load_wait.model_copy(update={"share": 0.14})
     assert "exposed-loads" not in found(timeline.model_copy(update={"load_wait": shorter}))
+
+
+@pytest.mark.parametrize(("resident", "severity"), [(1, "high"), (2, "high"), (4, None)])
+def test_a_wait_is_not_exposed_where_memory_serves_the_other_ctas_meanwhile(resident, severity):
+    """An SM's part of a copy's rate brings 4 CTAs their tiles in an iteration, with an eighth of it to spare."""
+    known = recorded("flash_decoding")
+    of_launch = known.launch_ctas * known.units // known.ctas * 16384
+    copied = 4 * 16384 / 0.9 / known.cycles_per_unit.median * known.sms.sms * known.likely_clock_mhz / 1e3
+    part = TrafficRecord(argument="k", loaded_bytes=of_launch, stored_bytes=0, unique_bytes=of_launch)
+    memory = Memory(traffic=[part], gb_per_s=1.0, waits=[], loads_in_flight_bytes=0.0)
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": copied})
+    residency = known.residency.model_copy(update={"original": resident})
+    one = found(known.model_copy(update={"memory": memory, "bandwidth": bandwidth, "residency": residency}))
+    assert (one["exposed-loads"].severity if "exposed-loads" in one else None) == severity
+
+
+def test_what_a_wait_costs_counts_the_mmas_of_all_ctas_of_the_sm():
+    """A warp that waits leaves the tensor cores to them."""
+    timeline = recorded("split_k")
+    assert timeline.residency.original == 2
+    most = timeline.cycles_per_unit.median / (2 * timeline.bound.cycles)
+    assert found(timeline)["exposed-loads"].estimate.high == pytest.approx(most, abs=1e-3)
 
 
 def changed(name, **fields):
@@ -350,7 +372,7 @@ def test_what_is_no_timeline_is_one_sentence(files):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("unique", "severity", "most"), [(1960.0, "low", 2000 / 1960), (1600.0, "high", 4.8)])
+@pytest.mark.parametrize(("unique", "severity", "most"), [(1960.0, "low", 2000 / 1960), (1600.0, "medium", 1.25)])
 def test_loads_that_a_kernel_with_mmas_waits_for_are_no_fault_at_the_roof(unique, severity, most):
     known = recorded("flash_decoding")
     memory = Memory(traffic=[], gb_per_s=unique, unique_gb_per_s=unique, waits=[], loads_in_flight_bytes=0.0)

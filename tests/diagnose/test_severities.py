@@ -400,6 +400,17 @@ def test_few_rows_are_a_hint_whatever_the_warps(tmp_path):
     assert found(tmp_path, GEMM, launch)["wgmma-unused"].severity == "low"
 
 
+@pytest.mark.parametrize(("rows", "advised"), [(16, False), (4096, True)])
+def test_wgmma_is_not_advised_where_memory_takes_longer_than_the_mmas(tmp_path, rows, advised):
+    """A few rows times a large matrix: its bytes come once. Without warps enough in a tile of few rows, none help."""
+    launch = f"a, b = torch.empty({rows}, 4096, {BF16}), torch.empty(4096, 65536, {BF16})\n"
+    launch += f'c = torch.empty({rows}, 65536, device="cuda")\n'
+    launch += f"gemm[({rows // 16}, 1024)](a, b, c, 65536, 4096, 16, 64, 64, num_warps=2)"
+    findings = found(tmp_path, GEMM, launch)
+    assert ("wgmma-unused" in findings) == advised
+    assert not advised or not findings["wgmma-unused"].candidates
+
+
 def test_an_ieee_dot_is_estimated_by_what_is_as_exact_and_what_is_not(tmp_path):
     launch = 'a = torch.empty(4096, 4096, device="cuda")\n'
     launch += "gemm[(32, 32)](a, a, a, 4096, 4096, 128, 128, 32, num_warps=8)"
@@ -516,23 +527,29 @@ def of_short_rows(folder, ctas, block, row="2 * row"):
     return found(folder, SHORT_ROWS.replace("ROW", row), launch)
 
 
-@pytest.mark.parametrize(("waves", "severity", "speedup"), [(1, "low", 1.0), (3, "medium", 3.0), (50, "medium", 8.0)])
-def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup):
-    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time."""
+@pytest.mark.parametrize(
+    ("waves", "severity", "speedup", "of_longer_rows"),
+    [(1, "low", 1.0, None), (3, "medium", 3.0, 2.59), (50, "medium", 8.42, 4.4)],
+)
+def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedup, of_longer_rows):
+    """16 CTAs of 4 warps fit on each of 132 SMs. In one wave all of them wait for memory at the same time.
+
+    In more of them they take longer to start than their bytes take, and then as long as one wait for memory at least.
+    """
     finding = of_short_rows(tmp_path, waves * 16 * 132, 64)["idle-threads"]
-    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup))
+    assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(speedup, rel=0.01))
     findings = of_short_rows(tmp_path, waves * 16 * 132, 128)
-    assert ("few-bytes-in-flight" in findings) == (severity == "medium")
-    if severity == "medium":
-        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(min(speedup, 25600 / 4096))
+    assert ("few-bytes-in-flight" in findings) == (of_longer_rows is not None)
+    if of_longer_rows is not None:
+        assert findings["few-bytes-in-flight"].estimate.speedup == pytest.approx(of_longer_rows, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("row", "advice", "candidates"),
     [
-        ("2 * row", "let a CTA work on 8 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
-        ("row / tl.max(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
-        ("tl.cumsum(row, 0)", "let a CTA work on 8 rows at once", [{"num_warps": 1}]),
+        ("2 * row", "let a CTA work on 16 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
+        ("row / tl.max(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
+        ("tl.cumsum(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
     ],
 )
 def test_a_row_that_is_reduced_stays_as_long_as_it_is(tmp_path, row, advice, candidates):

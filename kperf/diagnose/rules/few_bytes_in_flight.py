@@ -18,6 +18,7 @@ from kperf.diagnose.occupancy import (
     warps_of_vectors,
 )
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.starts import Starts, is_row, larger, starts_of
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_AHEAD_BYTES, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -48,16 +49,18 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     written = sum(access.asked_bytes for access in stored) / threads
     if widest is None or not stored or each >= BYTES_IN_FLIGHT or each * _PART < written:
         return
-    gain = _gain(kernel, each * threads)
+    starts = starts_of(kernel)
+    gain = _gain(kernel, starts, each * threads)
     if gain[0] < MEDIUM_GAIN:
         return  # the launch is one wave of CTAs, which wait for memory once, or its CTAs compute for longer
     times = 1 << math.ceil(math.log2(2 * BYTES_IN_FLIGHT / each))  # the length of a tile is a power of two
-    advice, candidates = _more(kernel, widest, times)
+    advice, candidates = _more(kernel, widest, times if starts is None else max(times, starts.times))
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium",
-        f"each thread loads {each:.2g} bytes and ends: too few bytes are in flight for the memory's full bandwidth",
+        f"each thread loads {each:.2g} bytes and ends: too few bytes are in flight for the memory's full bandwidth"
+        + (f"; {starts.words}" if starts is not None else ""),
         advice,
         {"bytes_of_a_thread": each, "elements": widest.tensor.size, "threads": threads},
         confidence="medium",
@@ -66,12 +69,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-def _gain(kernel: Kernel, size: float) -> tuple[float, float, float]:
-    """As of more bytes than so many that a CTA loads, up to the time that its SM computes for it.
+def _gain(kernel: Kernel, starts: Starts | None, size: float) -> tuple[float, float, float]:
+    """As of fewer starts, or of more bytes than so many that a CTA loads, up to the time that its SM computes for it.
 
     A CTA waits for memory while others of its SM compute: the less it has to wait, the more of it they hide.
     """
-    likely, low, high = gain_of_more_bytes(kernel, size)
+    likely, low, high = gain_of_more_bytes(kernel, size) if starts is None else starts.gain
     divisions = distinct(op for op in kernel.operations if is_of_elements(kernel, op))
     computing = arithmetic_of_cta(kernel, kernel.operations) + division_cycles(kernel, divisions)
     if kernel.resources is None or not computing:
@@ -82,25 +85,15 @@ def _gain(kernel: Kernel, size: float) -> tuple[float, float, float]:
 
 
 def _more(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:
-    """How a thread comes to `times` as many bytes, and candidates. What is reduced as a whole is a row: it stays."""
-    rows = [op for op in kernel.named("tt.reduce", "tt.scan") if _of_whole(kernel, op, widest)]
-    if not rows:
-        tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
-        advice = f"let a CTA work on {times} times as many elements (BLOCK), so that a thread has 16 bytes and more"
-        return advice, tiles
+    """How a thread comes to `times` as many bytes, and candidates."""
+    advice, tiles = larger(kernel, widest, times)
+    if not is_row(kernel, widest):
+        return f"{advice}, so that a thread has 16 bytes and more", tiles
     warps = warps_of_vectors(kernel, widest.asked_bytes)
-    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}, so that an SM holds more CTAs"
-    return (
-        f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK"
-        + (fewer if warps < kernel.num_warps else ""),
-        [{"num_warps": warps}] if warps < kernel.num_warps else [],
-    )
-
-
-def _of_whole(kernel: Kernel, op: Operation, widest: Access) -> bool:
-    """Whether a reduction or a scan is of as many elements as an access has, in one row."""
-    types = tensor_types(kernel.module.lines[op.last_line])
-    return bool(types) and len(types[0].shape) == 1 and types[0].size == widest.tensor.size
+    if warps == kernel.num_warps:
+        return advice, []
+    fewer = f"{kernel.with_option(f'num_warps={warps}')}, so that an SM holds more CTAs"
+    return f"{advice}; or {fewer}", [{"num_warps": warps}]
 
 
 def _waits(kernel: Kernel, loop: Operation) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kperf.diagnose.kernel import LOADS, MMAS, Access, Kernel, loops_around
 from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.starts import larger, starts_of
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
@@ -26,15 +27,21 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
-    gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
+    starts = starts_of(kernel)
     is_fewer = warps < kernel.num_warps
     fewer = f"; or {kernel.with_option(f'num_warps={warps}')}" if is_fewer else ""
+    if starts is not None:
+        gain, others = starts.gain, f"{others}; {starts.words}"
+        advice = larger(kernel, widest, starts.times)[0] + fewer
+    else:
+        gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
+        advice = f"let a CTA work on several rows, or on a larger BLOCK{fewer}"
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium" if gain[0] >= MEDIUM_GAIN else "low",
         f"the CTA has {threads} threads for {elements} elements: {others}",
-        f"let a CTA work on several rows, or on a larger BLOCK{fewer}",
+        advice,
         {"threads": threads, "elements": elements},
         estimate=gain,
         candidates=[{"num_warps": warps}] if is_fewer else [],

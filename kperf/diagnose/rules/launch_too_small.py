@@ -3,41 +3,84 @@
 import math
 from collections.abc import Iterator
 
-from kperf.arch import H200, SM_90A
+from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, own
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.chains import chained_loads, is_chase
+from kperf.diagnose.kernel import LOOPS, MMAS, Access, Kernel, loops_around, own
+from kperf.diagnose.occupancy import arithmetic_cycles, ctas, moved_bytes
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
+from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
+
+_MOSTLY = 2
+"""Times as long as it works for which a CTA waits, so that others beside it on its SM take nothing away from it."""
 
 _LONG = 16
 """Iterations: with fewer a CTA of several waits for its first tile as long as it multiplies. Not measured."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By the grid of the launch."""
+    """By the grid of the launch, and by loads whose latency more CTAs would hide."""
     assert kernel.grid is not None
     sms = H200.sms
     count = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-    if sms / max(count, 1) < MEDIUM_GAIN or (count < 2 and not _sums_long(kernel)):
+    if count < 1 or (count < 2 and not _sums_long(kernel)):
+        return
+    loads, of_chains = max((_gain_of_chains(kernel, loop, count) for loop in kernel.main_loops), default=(0, 0.0))
+    has_idle = sms / count >= MEDIUM_GAIN
+    if not has_idle and of_chains < SEVERE_GAIN:
         return  # to split the work costs more than a few SMs give
     most = min(sms / count, _gain_of_one_pass(kernel, count))
     likely = min((sms / count) ** _LIKELY, most)
+    is_hidden = of_chains > likely
     yield kernel.finding(
         RULE.id,
         None,
-        "medium" if likely >= MEDIUM_GAIN else "low",
-        f"{count} {agreeing(count, 'CTA leaves', 'CTAs leave')} {sms - count} of {sms} SMs without work",
+        "medium" if max(likely, of_chains) >= MEDIUM_GAIN else "low",
+        (
+            f"{count} {agreeing(count, 'CTA leaves', 'CTAs leave')} {sms - count} of {sms} SMs without work"
+            if has_idle
+            else f"the launch has {count / sms:.2g} CTAs for each SM, which has room for {ctas(kernel)}"
+        )
+        + (f", and each iteration of a CTA waits for {_one_after_another(loads)}" if is_hidden else ""),
         "split the work further: use smaller tiles, or several CTAs for one sum (split-K); or do the work of several "
-        "launches in one",
+        "launches in one"
+        + (f"; {ctas(kernel)} CTAs fit on an SM, and some work while the others wait" if is_hidden else ""),
         {"ctas": count, "sms": sms},
         confidence="low",
-        estimate=(likely, 1.0, most),
+        estimate=(of_chains, 1.0, 2 * of_chains) if is_hidden else (likely, 1.0, most),
     )
+
+
+def _gain_of_chains(kernel: Kernel, loop: Operation, count: int) -> tuple[int, float]:
+    """Loads of an iteration that wait one after another, and what CTAs give that wait for theirs meanwhile.
+
+    More CTAs help until L2 is busy, or arithmetic, or the SMs are full. (0, 0.0) of a loop without such loads, of one
+    that neither it nor a loop around it can share among CTAs, and where a CTA is busy for as long as it waits.
+    """
+    loads = 0 if any(op.name in MMAS for op in own(loop)) else chained_loads(loop)
+    if not loads or kernel.resources is None or all(map(is_chase, (loop, *loops_around(loop)))):
+        return 0, 0.0
+    waiting = loads * H200_FIRST_L2_LATENCY
+    asked = SECTOR_BYTES * sum(_sectors(access) for access in kernel.accesses if access.operation in list(own(loop)))
+    busy = max(asked / H200.l2_bytes_per_cycle, arithmetic_cycles(kernel, own(loop)))
+    if waiting < _MOSTLY * busy:
+        return 0, 0.0
+    full = ctas(kernel) * H200.sms / count
+    return loads, min(waiting / max(busy * count / H200.sms, 1), full)
+
+
+def _sectors(access: Access) -> int:
+    """Of a CTA's request: of scattered elements one each."""
+    return access.tensor.size if access.value.scattered else access.sectors
+
+
+def _one_after_another(loads: int) -> str:
+    return f"{loads} loads one after another" if loads > 1 else "a load whose address the last one gave"
 
 
 def _sums_long(kernel: Kernel) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import LOADS, TMA_LOADS, Kernel, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
@@ -19,12 +20,17 @@ _SMALL = 64 * 64
 """Elements of a tile that keeps the tensor cores waiting for its operands either way."""
 _WARPS = 4
 """A warp group, which issues it."""
+_SYNC_COST = 1 / 0.6
+"""Times as long as wgmma that mma.sync takes (arXiv 2402.13499)."""
 _BUSY = 0.75
 """Of the SMs, that larger tiles leave busy: those of a decoding step that gained 1.35 x (H100) leave 128 of 132."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of an MMA whose result has the layout of MMA version 2."""
+    """Of an MMA whose result has the layout of MMA version 2.
+
+    Where device memory takes longer for the launch's bytes than mma.sync for the MMAs, only fewer loads give anything.
+    """
     for op in kernel.named("tt.dot"):
         types = tensor_types(op.rest.partition(" : ")[2])
         shape, element = mma_shape(op), mma_element(op)
@@ -33,9 +39,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             continue
         rows, columns, _ = shape
         severity: Level = "high" if loops_around(op) else "medium"
-        candidates = [{"num_warps": _WARPS}] if kernel.num_warps % _WARPS else []
+        candidates: list[dict[str, int]] = []
         fewer_loads = 1.0
-        if rows < _ROWS and (axis := _axis_of_rows(kernel, op, rows)):
+        axis = _axis_of_rows(kernel, op, rows) if rows < _ROWS else ""
+        if not axis and memory_bounds(kernel, _SYNC_COST):
+            continue
+        if axis:
             severity = "medium"
             why = (
                 f"its tile has {rows} rows, and wgmma needs at least {_ROWS}; the CTAs along axis {axis} of the grid "
@@ -57,6 +66,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
             advice = f"{kernel.with_option(f'num_warps={_WARPS}')}, or 8 for tiles of 128 rows"
+            candidates = [{"num_warps": _WARPS}]
             if rows * columns <= _SMALL:
                 severity = "medium"  # 1.15 x were measured of 64 x 64 (H200)
         else:

@@ -16,11 +16,11 @@ DIM = 64
 
 @triton.jit
 def edge_scores(source_ptr, target_ptr, q_ptr, k_ptr, out_ptr, DIM: tl.constexpr):
-    edge = tl.program_id(0)  # planted: program-per-item
+    edge = tl.program_id(0)
     d = tl.arange(0, DIM)
     source = tl.load(source_ptr + edge)
     target = tl.load(target_ptr + edge)
-    q = tl.load(q_ptr + source * DIM + d).to(tl.float32)
+    q = tl.load(q_ptr + source * DIM + d).to(tl.float32)  # planted: idle-threads
     k = tl.load(k_ptr + target * DIM + d).to(tl.float32)
     tl.store(out_ptr + edge, tl.sum(q * k))
 

@@ -1,0 +1,111 @@
+"""Launches of many CTAs that work for less time than a GPU takes to start them."""
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from kperf.arch import H200_CTA_NS
+from kperf.paper import proof
+from kperf.record.store import RecordStore
+from tests.diagnose.test_severities import BF16, found
+
+pytestmark = pytest.mark.kernels
+
+ROWS = """
+def rows(x, w, y, D: tl.constexpr, R: tl.constexpr):
+    row = tl.program_id(0) * R + tl.arange(0, R)
+    at = row[:, None] * D + tl.arange(0, D)[None, :]
+    one = tl.load(x + at).to(tl.float32)
+    tl.store(y + at, WORK)
+"""
+ROW = """
+def row(x, y, D: tl.constexpr):
+    at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * D + tl.arange(0, D)
+    one = tl.load(x + at)
+    tl.store(y + at, one / tl.max(one, 0))
+"""
+COPY = """
+def copy(x, y, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at))
+"""
+GATHERED = """
+def gathered(x, which, y, D: tl.constexpr):
+    d = tl.arange(0, D)
+    at = tl.load(which + tl.program_id(0)) * D + d
+    tl.store(y + tl.program_id(0), tl.sum(tl.load(x + at).to(tl.float32), 0))
+"""
+SINES = "tl.sin(" * 8 + "one" + ")" * 8
+RESULTS = Path(__file__).parents[2] / "results"
+STARTED = 1 << 19
+TENSORS = f"x = torch.empty(1 << 27, {BF16})\ny = torch.empty_like(x)\n"
+COPIED_NS = 512 / 3900  # of a row of 128 numbers of 2 bytes, loaded and stored
+LATENCY_NS = 646
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch", "advice"),
+    [
+        (ROW, f"row[(1 << 10, {STARTED >> 10})](x, y, 128, num_warps=1)", "let a CTA work on 16 rows at once"),
+        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (BLOCK)"),
+    ],
+    ids=["a row a program", "a few elements a program"],
+)
+def test_ctas_that_start_for_longer_than_they_work_are_found(tmp_path, kernel, launch, advice):
+    one = found(tmp_path, kernel, TENSORS + launch)["program-per-item"]
+    assert one.severity == "medium"
+    assert one.message == (
+        f"a CTA does too little: starting {STARTED} CTAs takes 317 us (an H200 starts one in 0.6 ns), and their bytes "
+        "and arithmetic take 68.8 us"
+    )
+    assert one.advice.startswith(advice)
+    assert one.estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS + LATENCY_NS / STARTED), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch"),
+    [
+        (ROWS.replace("WORK", "one"), f"rows[({STARTED >> 4},)](x, x, y, 128, 16, num_warps=4)"),
+        (ROWS.replace("WORK", "one"), "rows[(4096,)](x, x, y, 128, 1, num_warps=1)"),
+        (ROWS.replace("WORK", SINES), f"rows[({STARTED},)](x, x, y, 128, 1, num_warps=1)"),
+        (COPY, f"copy[({STARTED >> 4},)](x, y, 2048, num_warps=4)"),
+    ],
+    ids=["16 rows a program", "few programs", "a row with long arithmetic", "a large block"],
+)
+def test_ctas_that_work_for_longer_are_not(tmp_path, kernel, launch):
+    assert "program-per-item" not in found(tmp_path, kernel, TENSORS + launch)
+
+
+def test_bytes_that_l2_keeps_leave_more_to_gain(tmp_path):
+    """Rows of a tensor that is smaller than what is gathered: nobody knows how many of them L2 still has."""
+    gains = []
+    for rows in (1 << 12, 1 << 20):
+        launch = f"x = torch.empty({rows} * 128, {BF16})\n"
+        launch += f"which = torch.empty({STARTED}, dtype=torch.int32, device='cuda')\n"
+        launch += f"y = torch.empty({STARTED}, device='cuda')\n"
+        launch += f"gathered[({STARTED},)](x, which, y, 128, num_warps=1)"
+        gains.append(found(tmp_path, GATHERED, launch)["program-per-item"].estimate.speedup)
+    assert gains[0] > 1.5 * gains[1]
+
+
+@pytest.mark.parametrize(("width", "rule"), [(64, "idle-threads"), (128, "few-bytes-in-flight")])
+def test_the_rule_that_names_the_cause_says_how_long_the_starts_take(tmp_path, width, rule):
+    findings = found(tmp_path, ROW, TENSORS + f"row[(1 << 10, {STARTED >> 10})](x, y, {width}, num_warps=4)")
+    assert "program-per-item" not in findings
+    assert f"starting {STARTED} CTAs takes 317 us" in findings[rule].message
+    assert findings[rule].evidence["explains"].endswith("program-per-item")
+    assert findings[rule].estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS * width / 128), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "ctas", "written"),
+    [("h200", "edge_scores", 1 << 21, "0.606"), ("h100-80gb-hbm3", "beam_kv_reorder", 1 << 20, "0.604")],
+)
+def test_a_cta_starts_as_soon_as_in_recorded_launches(gpu, kernel, ctas, written):
+    (*_, row) = (one for one in RecordStore(RESULTS / gpu, "diagnose", proof.ROWS).points() if one.name == kernel)
+    assert row.fixed is not None
+    of_each = median(row.fixed.original_ms) * 1e6 / ctas
+    assert of_each == pytest.approx(H200_CTA_NS, rel=0.01)
+    assert f"{of_each:.3f}" == written
+    assert written in (RESULTS.parent / "docs/rules/program-per-item.md").read_text()
