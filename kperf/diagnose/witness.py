@@ -75,6 +75,7 @@ EVIDENCE = {
     "full-sort": _ARITHMETIC,
     "linear-search": _ARITHMETIC,
     "lookup-by-comparison": _ARITHMETIC,
+    "quadratic-ranking": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,
