@@ -77,6 +77,7 @@ EVIDENCE = {
     "lookup-by-comparison": _ARITHMETIC,
     "quadratic-ranking": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
+    "table-recomputed": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
     "wgmma-serialised": _MMA,
     "wgmma-unused": _MMA,
