@@ -40,7 +40,7 @@ class Table:
     """Values that a table could hold.
 
     functions: the long ones. values: what the kernel goes on with, and a table has. operations: what computes them.
-    times: CTAs that compute the same, in the mean.
+    times: CTAs that compute the same, in the mean, of the function of which the fewest do.
     """
 
     kernel: Kernel
@@ -116,8 +116,8 @@ def table_of(kernel: Kernel) -> Table | None:
         return None
     values = {op.line: op for one in functions for op in _values(kernel, origins, one, count)}
     made = {one.line: one for op in values.values() for one in (op, *_sources(kernel, op))}
-    decided = np.concatenate([columns[op.line] for op in functions], axis=1)
-    table = Table(kernel, tuple(functions), tuple(values.values()), tuple(made.values()), _repeats(decided))
+    times = min(_repeats(columns[op.line]) for op in functions)
+    table = Table(kernel, tuple(functions), tuple(values.values()), tuple(made.values()), times)
     return table if table.is_worth else None
 
 
@@ -134,7 +134,7 @@ def _numbers(kernel: Kernel, origins: Origins, op: Operation, count: int) -> Num
 
     What differs from CTA to CTA comes into a tensor by scalars.
     """
-    columns = [np.zeros(count, np.int64)]
+    columns: list[Numbers] = [np.zeros(count, np.int64)]
     for one in _sources(kernel, op):
         if not _is_pure(one):
             return None

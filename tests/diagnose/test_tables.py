@@ -85,6 +85,7 @@ ANGLE = "token.to(tl.float32) * libdevice.pow(theta, -d.to(tl.float32) / N)"
     [
         (f"x + tl.sin({ANGLE})", 16, 16),
         (f"x * tl.cos({ANGLE}) + tl.sin({ANGLE})", 16, 16),
+        (f"x + tl.sin({ANGLE}) * tl.cos((tl.program_id(1) * 512 + d) * theta)", 16, 16),  # 2048 of the cosine
         ("x * libdevice.pow(theta, -d.to(tl.float32) / N) * tl.cos(d * 0.1) * tl.sin(d * 0.1)", 1, 2048),
         (f"x + tl.sin({ANGLE})", 1, 2048),  # of the powers alone: the angles are new in each CTA
         ("x * (0.5 - 0.5 * tl.cos(d.to(tl.float32) * 0.0123))", 16, 0),  # hides behind the bytes
