@@ -47,6 +47,13 @@ DIVISION = Price(9, 1)
 DIVISION_OF_ROW = Price(3)
 """By a number for many elements of a thread: its reciprocal is computed once. A division by a constant is ONE."""
 
+SHORT_INTEGER_DIVISION, LONG_INTEGER_DIVISION, CALLED_INTEGER_DIVISION = 14, 24, 90
+"""Of integers by a number known at run time, of which the reciprocal is computed once: of 32 bits, of 64 bits where the
+upper halves are 0, and of 64 bits else, which is a called routine."""
+CONSTANT_INTEGER_DIVISION = {4: 5, 8: 20}
+"""By a constant that is no power of two, by the bytes of a number: a multiplication, of which the upper half is kept,
+and shifts."""
+
 _FUNCTIONS = {
     **dict.fromkeys(("abs", "fabs", "fma", "fmin", "fmax", "min", "max", "copysign", "isnan"), ONE),
     **dict.fromkeys(("floor", "ceil", "trunc", "rint", "nearbyint"), Price(1, 1)),

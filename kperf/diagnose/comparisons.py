@@ -1,5 +1,7 @@
 """Comparisons of elements with the entries of a table, in a loop over the entries or along an axis of a tile."""
 
+import re
+
 from kperf.diagnose.kernel import LOADS, Kernel, loops_around, own
 from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
 from kperf.ir.layouts import tensor_types
@@ -35,6 +37,12 @@ def loaded(kernel: Kernel, op: Operation, place: int) -> Operation | None:
     return made if made is not None and made.name in LOADS else None
 
 
+def memory_of_operand(kernel: Kernel, op: Operation, place: int) -> frozenset[str]:
+    """The tensors of which an operand is loaded, with those that have bytes in common with them in a launch."""
+    loads = (one for one in kernel.values.sources(op, place, until=LOADS) if one.name in LOADS)
+    return frozenset().union(*(kernel.memory_of(one) for one in loads))
+
+
 def is_entry(kernel: Kernel, load: Operation, loop: Operation) -> bool:
     """Whether each iteration loads one number with it, another one than the last iteration."""
     address = kernel.values.operand(load, 0)
@@ -49,6 +57,14 @@ def is_given(kernel: Kernel, op: Operation, place: int, loop: Operation) -> bool
     sources = kernel.values.sources(op, place)
     of_iteration = value is not None and loop.line in value.iterations
     return not of_iteration and loop not in sources and not any(loop in loops_around(one) for one in sources)
+
+
+def is_one_more(kernel: Kernel, addition: Operation, begin: str) -> bool:
+    """Whether it adds 1 to what the loop carries."""
+    if begin not in addition.operands:
+        return False
+    added = kernel.values.maker(addition, 1 - addition.operands.index(begin))
+    return added is not None and re.search(r"dense<1(\.0+e\+00)?>", added.rest) is not None
 
 
 def axis_of(reduction: Operation) -> int:

@@ -4,6 +4,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from kperf.arch.instructions import (
+    CALLED_INTEGER_DIVISION,
+    CONSTANT_INTEGER_DIVISION,
+    LONG_INTEGER_DIVISION,
+    SHORT_INTEGER_DIVISION,
+)
 from kperf.diagnose.kernel import Kernel
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -11,9 +17,7 @@ from kperf.ir.ttgir import Operation
 DIVISIONS = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 LEAST_ELEMENTS = 32
 """Of a tensor whose divisions count."""
-SHORT, LONG, CALLED = 14, 24, 90
-"""Instructions of a division by a number known at run time, of which the reciprocal is computed once: of 32 bits, of 64
-bits where the upper halves are 0, and of 64 bits else, which is a called routine. Counted in sm_90a's machine code."""
+SHORT, LONG, CALLED = SHORT_INTEGER_DIVISION, LONG_INTEGER_DIVISION, CALLED_INTEGER_DIVISION
 _MIXED = ("arith.muli", "arith.xori", "arith.shli")
 """What hashes are made of: of loaded numbers in 64 bits it sets the upper halves."""
 _RUN_TIME = ("tt.get_program_id", "tt.get_num_programs")
@@ -64,6 +68,8 @@ def numbers_of_thread(kernel: Kernel, op: Operation) -> int:
 
 def instructions_of(kernel: Kernel, op: Operation) -> int:
     """Of one division. What is known to have 32 bits is divided so, whatever the source says: nothing is called."""
+    if divisor_of(kernel, op):
+        return CONSTANT_INTEGER_DIVISION[max(tensor_types(op.rest)[0].bytes, 4)]
     called = kernel.code is None or any(one.opcode.startswith("CALL") for one in kernel.code.instructions)
     if tensor_types(op.rest)[0].element != "i64" or not called:
         return SHORT

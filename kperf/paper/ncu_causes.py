@@ -145,8 +145,8 @@ WITHOUT_RULE = {
     "small-tile": "no rule of ncu knows the size of an MMA's tile",
     "stages-do-not-fit": "the GPU refuses the launch, so there is nothing to profile",
     "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
+    "table-recomputed": "no rule of ncu knows which CTAs compute the same values",
     "tma-unused": "no rule of ncu compares a load with a load by TMA",
-    "twiddles-recomputed": "no rule of ncu knows which CTAs compute the same values",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule of ncu knows the dtype of operands before conversion",
 }

@@ -44,4 +44,4 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("exposed-arithmetic", "Arithmetic that no MMA covers", check)
+RULE = DynamicRule("exposed-arithmetic", "Arithmetic that no MMA covers", check, explained_by=("table-recomputed",))

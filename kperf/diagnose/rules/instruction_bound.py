@@ -57,10 +57,12 @@ RULE = DynamicRule(
         "int64-index",
         "linear-search",
         "loop-division",
+        "quadratic-ranking",
         "random-numbers",
         "scalar-loop",
         "scan-by-hand",
         "slow-math",
+        "table-recomputed",
         "wgmma-unused",
     ),
 )

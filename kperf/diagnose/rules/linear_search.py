@@ -1,7 +1,6 @@
 """A place in a table that is found by comparing each element with all entries."""
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,9 @@ from kperf.diagnose.comparisons import (
     is_broadcast,
     is_entry,
     is_given,
+    is_one_more,
     loaded,
+    memory_of_operand,
     unshaped,
 )
 from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside, loops_around
@@ -104,26 +105,22 @@ def _counted(kernel: Kernel, op: Operation, begin: str) -> Operation | None:
     if op.name == "arith.select" and begin in op.operands[1:]:
         grown = kernel.values.maker(op, 3 - op.operands.index(begin))
         is_count = (
-            grown is not None and grown.name in ("arith.addi", "arith.addf") and _is_one_more(kernel, grown, begin)
+            grown is not None and grown.name in ("arith.addi", "arith.addf") and is_one_more(kernel, grown, begin)
         )
         return comparison(kernel, op, 0, _ORDERS) if is_count else None
     return None
 
 
-def _is_one_more(kernel: Kernel, addition: Operation, begin: str) -> bool:
-    """Whether it adds 1 to what the loop carries."""
-    if begin not in addition.operands:
-        return False
-    added = kernel.values.maker(addition, 1 - addition.operands.index(begin))
-    return added is not None and re.search(r"dense<1(\.0+e\+00)?>", added.rest) is not None
-
-
 def _entry(kernel: Kernel, compared: Operation, loop: Operation) -> Operation | None:
-    """The load of an entry of the same table for all CTAs, with which an iteration compares what the loop is given."""
+    """The load of an entry of the same table for all CTAs, with which an iteration compares what the loop is given.
+
+    The elements of the table itself are ranked (`quadratic-ranking`).
+    """
     for place in (0, 1):
         load = loaded(kernel, compared, place)
         if load is not None and _is_table(kernel, load) and is_entry(kernel, load, loop):
-            return load if is_given(kernel, compared, 1 - place, loop) else None
+            is_own = bool(memory_of_operand(kernel, compared, 1 - place) & kernel.tensors_of(load))
+            return load if is_given(kernel, compared, 1 - place, loop) and not is_own else None
     return None
 
 
@@ -144,11 +141,11 @@ def _by_tiles(kernel: Kernel) -> Iterator[_Search]:
         if len(tile.shape) < 2:
             continue
         for place in (0, 1):
-            load, others = loaded(kernel, compared, place), kernel.values.sources(compared, 1 - place)
+            load = loaded(kernel, compared, place)
             if load is None or not _is_table(kernel, load) or not is_along(kernel, compared, place, axis):
                 continue
-            same = any(kernel.memory_of(one) & kernel.tensors_of(load) for one in others if one.name in LOADS)
-            if same or not is_broadcast(kernel, compared, 1 - place, axis):
+            is_own = memory_of_operand(kernel, compared, 1 - place) & kernel.tensors_of(load)
+            if is_own or not is_broadcast(kernel, compared, 1 - place, axis):
                 continue
             search = _Search(load, (op, compared), tile.size // tile.shape[axis], tile.shape[axis])
             loops = _over_table(kernel, load)

@@ -1,7 +1,7 @@
-"""Division and remainder of index tensors in a loop, and of each element, index or data, that a kernel moves."""
+"""Division and remainder of index tensors in a loop, of each element that a kernel moves, and of sums that can wait."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
@@ -21,8 +21,9 @@ from kperf.diagnose.divisions import (
 )
 from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, frame_of, lines_of, own
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.remainders import Sum, sums_of_remainders
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.waves import COPIED_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -34,23 +35,86 @@ _WRITTEN = 29
 """Instructions that the machine code has of a division of 64 bits, beside the routine: `LONG`, and the call."""
 _CALIBRATED = 0.8
 """Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
+_LONG_BYTES, _SUM_BITS = 8, 63
+"""Of the integers in which a sum of many terms fits: their bytes, and the bits of a number that is not negative."""
 _BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of divisions of indices that each iteration does, and of all others that take longer than the bytes."""
     loops = list(kernel.named(*LOOPS))
+    sums = sums_of_remainders(kernel)
+    waiting = {op.line for one in sums for op in one.remainders}
+    for around in (None, *loops):
+        if beside := [one for one in sums if one.around is around]:
+            yield from _of_sums(kernel, around, beside)
     if not loops:
-        yield from _of_elements(kernel)
-    yield from _in_loops(kernel)
+        yield from _of_elements(kernel, waiting)
+    yield from _in_loops(kernel, waiting)
     for loop in loops:
-        yield from _of_data(kernel, loop)
+        yield from _of_data(kernel, loop, waiting)
 
 
-def _in_loops(kernel: Kernel) -> Iterator[Finding]:
-    """Of divisions of tensors, by anything but a power of two, that each iteration does."""
+def _of_sums(kernel: Kernel, around: Operation | None, sums: Sequence[Sum]) -> Iterator[Finding]:
+    """Of sums of whose terms an iteration, or a CTA, takes remainders, where these take longer than what is left."""
+    waiting = [op for one in sums for op in one.remainders]
+    others = [op for op in (kernel.operations if around is None else own(around)) if op not in waiting]
+    divisions = [op for op in others if op.name in DIVISIONS and tensor_types(op.rest)]
+    once = [one.remainders[0] for one in sums if not one.is_reduced_later]
+    left = arithmetic_cycles(kernel, [op for op in others if op.name not in DIVISIONS])
+    left += division_cycles(kernel, divisions)
+    left += division_cycles(kernel, once) / (IN_LOOP if around is None else kernel.iterations(around) or IN_LOOP)
+    memory = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE
+    took = division_cycles(kernel, waiting)
+    gain = min(max(took + left, memory) / max(left, memory, 1.0), _MOST)
+    if gain < MEDIUM_GAIN:
+        return
+    costliest = max(waiting, key=lambda op: (instructions_of(kernel, op), -op.line))
+    tensor = tensor_types(costliest.rest)[0]
+    also = f" (likewise on {also})" if (also := lines_of(waiting, costliest)) else ""
+    yield kernel.finding(
+        RULE.id,
+        costliest,
+        "high" if gain >= SEVERE_GAIN else "medium",
+        f"{'a CTA' if around is None else 'each iteration'} takes the remainders of {tensor.size} terms of sums, in "
+        f"{8 * tensor.bytes} bits{also}, where one of each whole sum gives the same: this takes some {took:.0f} cycles "
+        f"of an SM, all other instructions take {left:.0f} cycles, and memory takes {memory:.0f} cycles to move the "
+        "bytes",
+        _of_whole_sums(kernel, sums, tensor.bytes),
+        {
+            "elements": tensor.size,
+            "divisions": len(waiting),
+            "bits": 8 * tensor.bytes,
+            "division_cycles": took,
+            "other_cycles": left,
+            "memory_cycles": memory,
+        },
+        confidence="medium",
+        estimate=(gain, 1.0, 2 * gain),
+    )
+
+
+def _of_whole_sums(kernel: Kernel, sums: Sequence[Sum], size: int) -> str:
+    """What to write, and of which terms the sum fits. size: of a number, in bytes."""
+    loop = sums[0].loop
+    terms = kernel.iterations(loop) if loop is not None else None
+    wider = " in tl.int64" if size < _LONG_BYTES else ""
+    whole = "after the loop" if loop is not None else "of the whole sum"
+    below = f"2^{_SUM_BITS - (terms - 1).bit_length()}" if terms else f"2^{_SUM_BITS} / n"
+    return (
+        f"add the terms as they are{wider}, acc += term, and take one remainder {whole}: the sum of {terms or 'n'} "
+        f"terms fits in 64 bits if each of them is below {below}; of larger terms take one every few terms"
+    )
+
+
+def _in_loops(kernel: Kernel, waiting: Collection[int]) -> Iterator[Finding]:
+    """Of divisions of tensors, by anything but a power of two, that each iteration does.
+
+    waiting: lines of divisions that can wait, and are no part of it.
+    """
     for loop in kernel.named(*LOOPS):
-        divided = [(op, divisor_of(kernel, op)) for op in own(loop) if op.name in DIVISIONS]
+        operations = [op for op in own(loop) if op.name in DIVISIONS and op.line not in waiting]
+        divided = [(op, divisor_of(kernel, op)) for op in operations]
         for op, number in divided:
             types = tensor_types(op.rest)
             shifted = number and number & (number - 1) == 0
@@ -103,20 +167,23 @@ class _Cost:
         return max(self.divisions + self.others, self.memory) / self.memory
 
 
-def _of_elements(kernel: Kernel) -> Iterator[Finding]:
-    """Of a kernel without loops: its divisions together, if they do not hide behind its loads and stores.
+def _of_elements(kernel: Kernel, waiting: Collection[int]) -> Iterator[Finding]:
+    """Of a kernel without loops: its other divisions together, if they do not hide behind its loads and stores.
 
     Of quotient and remainder of the same numbers one is computed. A launch of fewer CTAs than SMs waits for latencies.
     """
-    operations = distinct(op for op in kernel.operations if is_of_elements(kernel, op))
+    operations = distinct(op for op in kernel.operations if op.line not in waiting and is_of_elements(kernel, op))
     cost = _cost(kernel, operations) if operations and not _is_small(kernel) else None
     if cost is not None:
         yield from _of_cost(kernel, operations, cost, "a CTA")
 
 
-def _of_data(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
-    """Of an iteration: its divisions of data, if they do not hide behind its bytes and MMAs."""
-    iteration = list(own(loop))
+def _of_data(kernel: Kernel, loop: Operation, waiting: Collection[int]) -> Iterator[Finding]:
+    """Of an iteration: its divisions of data, if they do not hide behind its bytes and MMAs.
+
+    waiting: lines of divisions that can wait, and are no part of it.
+    """
+    iteration = [op for op in own(loop) if op.line not in waiting]
     operations = distinct(op for op in iteration if is_of_elements(kernel, op) and is_data(kernel, op))
     others = [op for op in iteration if op.name not in DIVISIONS]
     least = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE

@@ -150,5 +150,8 @@ def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
 
 
 RULE = Rule(
-    "scalar-loop", "A loop that loads single numbers", check, explained_by=("linear-search", "lookup-by-comparison")
+    "scalar-loop",
+    "A loop that loads single numbers",
+    check,
+    explained_by=("linear-search", "lookup-by-comparison", "quadratic-ranking"),
 )

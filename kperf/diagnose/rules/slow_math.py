@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kperf.diagnose.kernel import LIBRARY_MATH, MMAS, Kernel, loops_around, own
 from kperf.diagnose.occupancy import bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.tables import table_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -40,11 +41,16 @@ _NAME = re.compile(rf"f?({'|'.join(_INSTEAD)})(?:i|pi|2|10)?f?(?:_r[dnuz])?")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of calls into libdevice and precise division and roots; of exp beside products, which exp2 does with less."""
+    """Of calls into libdevice and precise division and roots; of exp beside products, which exp2 does with less.
+
+    Not of those that a table can hold, which `table-recomputed` names.
+    """
     instead = _INSTEAD | (_ON_NVIDIA if kernel.arch.backend == "cuda" else {})
     largest = max((access.tensor.size for access in kernel.accesses), default=_SMALL)
+    table = table_of(kernel)
+    tabled = {op.line for op in table.functions} if table is not None else set()
     for op in kernel.operations:
-        called = _called(op)
+        called = _called(op) if op.line not in tabled else None
         types = tensor_types(op.rest)
         if called is None or not types or types[-1].size < min(_SMALL, largest) or types[-1].element == "f64":
             continue

@@ -42,7 +42,7 @@ def stft_power(
         x = tl.load(x_ptr + signal * length + frame[:, None] * HOP + n[None, :])
         window = tl.load(window_ptr + n)
         angle = ((n[:, None] * bins[None, :]) & (SIZE - 1)).to(tl.float32) * (6.283185307179586 / SIZE)
-        c = (window[:, None] * tl.cos(angle)).to(tl.float16)  # planted: twiddles-recomputed
+        c = (window[:, None] * tl.cos(angle)).to(tl.float16)  # planted: table-recomputed
         s = (window[:, None] * tl.sin(angle)).to(tl.float16)
         re = tl.dot(x, c, re)
         im = tl.dot(x, s, im)
