@@ -24,10 +24,10 @@ from kperf.diagnose.kernel import (
     mma_shape,
     own,
 )
-from kperf.diagnose.loops import innermost, tile_bytes
+from kperf.diagnose.loops import innermost, largest_bytes, tile_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, ctas
 from kperf.diagnose.thresholds import MMA_SHARE
-from kperf.ir.layouts import element_bytes, tensor_types
+from kperf.ir.layouts import element_bytes
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
@@ -55,7 +55,7 @@ class Schedule:
     tiles: [CTA, load], what each of them sweeps in all iterations: equal numbers are equal bytes. sizes: of each
     number, in bytes. iterations: of the loop with most of them, in the mean of the CTAs. cycles: of an SM for what one
     CTA does in its loops, if its bytes are in L2: MMAs, arithmetic, or what L2 gives it. stored: bytes that a CTA
-    stores after its loops, in the mean.
+    stores after its loops, in the mean. kept_bytes: of loaded tiles, the last ones, that stay in L2.
     """
 
     kernel: Kernel = field(repr=False)
@@ -68,6 +68,7 @@ class Schedule:
     iterations: float
     cycles: float
     stored: float
+    kept_bytes: int
 
     @property
     def ctas(self) -> int:
@@ -84,7 +85,7 @@ class Schedule:
         tiles = self.tiles if order is None else self.tiles[order]
         ends = np.cumsum(self.waves)
         wanted = [np.unique(tiles[end - wave : end]) for wave, end in zip(self.waves, ends, strict=True)]
-        return traffic(wanted, self.sizes)
+        return traffic(wanted, self.sizes, self.kept_bytes)
 
     def memory_cycles(self, moved: float) -> float:
         """Of the launch, for so many bytes and those that it stores."""
@@ -100,7 +101,7 @@ def memory_bounds(kernel: Kernel) -> bool:
     return schedule is not None and schedule.memory_cycles(schedule.sizes.sum()) > schedule.compute_cycles
 
 
-def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
+def traffic(waves: Sequence[Numbers], sizes: Numbers, kept_bytes: int = H200_L2_KEPT_BYTES) -> int:
     """Bytes from device memory of waves that want these tiles, whose sizes in bytes are given.
 
     The CTAs of a wave sweep their tiles at the same pace, so each tile is loaded once a wave. L2 keeps the tiles that
@@ -117,7 +118,7 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
         used[number] = sizes[wave].sum()
         last[wave] = number
         moved, held = moved + loaded, held + loaded
-        while held > H200_L2_KEPT_BYTES:
+        while held > kept_bytes:
             held -= int(used[oldest])
             oldest += 1
     return moved
@@ -155,14 +156,19 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
 
 
 def _schedule_without_loops(kernel: Kernel, turns: "_Turns", slots: int) -> Schedule | None:
-    """That of a kernel in which no loop loads tiles or multiplies: all of its loads, of tensors of any dimensions."""
-    loads = [op for op in kernel.named(*LOADS, *TMA_LOADS) if _bytes(op)]
+    """That of a kernel in which no loop loads tiles or multiplies: all of its loads, of tensors of any dimensions.
+
+    All of L2 keeps them: most are of one CTA, whose GPC's partition alone has them. The tables of rope_pairs's fixed
+    copy, with 34 MB from one use to the next, come from memory once: it moves 3.4 TB/s of bytes that are counted once
+    (H200).
+    """
+    loads = [op for op in kernel.named(*LOADS, *TMA_LOADS) if largest_bytes(op)]
     swept = _all_swept(kernel, turns, loads)
     if swept is None or not any(_is_shared(load) for load in swept):
         return None
     times = {op.line: float(kernel.times(op)) for op in kernel.operations}
     stored = sum(_stored(turns, op) * times[op.line] for op in kernel.named(*_STORES))
-    return _schedule(kernel, turns, slots, swept, 1.0, _cycles(kernel, loads, times), stored)
+    return _schedule(kernel, turns, slots, swept, 1.0, _cycles(kernel, loads, times), stored, H200.l2_bytes)
 
 
 def _schedule(
@@ -173,10 +179,13 @@ def _schedule(
     iterations: float,
     cycles: float,
     stored: float,
+    kept_bytes: int = H200_L2_KEPT_BYTES,
 ) -> Schedule:
     tiles, sizes = _numbered(swept)
     loads = tuple(load.operation for load in swept)
-    return Schedule(kernel, turns.origins, slots, turns.waves, loads, tiles, sizes, iterations, cycles, stored)
+    return Schedule(
+        kernel, turns.origins, slots, turns.waves, loads, tiles, sizes, iterations, cycles, stored, kept_bytes
+    )
 
 
 @dataclass(frozen=True)
@@ -283,21 +292,16 @@ def _tile_loads(loop: Operation) -> list[Operation]:
     return [op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS) and tile_bytes(op)]
 
 
-def _bytes(op: Operation) -> int:
-    """Of the largest tensor that an operation names, of any dimensions; 0 without one."""
-    return max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest) if tensor.shape), default=0)
-
-
 def _stored(turns: _Turns, op: Operation) -> float:
     """Bytes of the tile of a store, in the mean of the CTAs: some may take another branch."""
     runs = turns.origins.runs(op)
-    return _bytes(op) * (1.0 if runs is None else float(np.mean(runs)))
+    return largest_bytes(op) * (1.0 if runs is None else float(np.mean(runs)))
 
 
 def _distinct(kernel: Kernel, op: Operation) -> int:
     """Bytes of the tile of a load, the same ones once."""
-    found = next((access.tile_bytes for access in kernel.accesses if access.operation is op), _bytes(op))
-    return min(found, _bytes(op))
+    found = next((access.tile_bytes for access in kernel.accesses if access.operation is op), largest_bytes(op))
+    return min(found, largest_bytes(op))
 
 
 def _all_swept(kernel: Kernel, turns: _Turns, loads: Sequence[Operation]) -> list[_Swept] | None:

@@ -350,10 +350,17 @@ def test_maps_that_each_frame_loads_again_come_from_memory_each_time(tmp_path, t
     [
         maps(OF_PIXELS, LINE),
         maps(OF_AXES, PLANE, pixels=1 << 20, frames=64),
+        maps(OF_AXES, PLANE, pixels=6 << 20),
         maps(OF_AXES, PLANE, first="frame * n + pixels * BLOCK"),
         maps(OF_DATA, PLANE),
     ],
-    ids=["frames are next to each other", "L2 keeps the map", "a map for each frame", "data says which frame"],
+    ids=[
+        "frames are next to each other",
+        "L2 keeps the map",
+        "and a larger one",
+        "a map for each frame",
+        "data says which frame",
+    ],
 )
 def test_maps_that_come_from_memory_once_have_no_better_order(tmp_path, source):
     assert found(tmp_path, source) is None
