@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from kperf.arch import of
@@ -127,15 +127,7 @@ class Experiments:
         known.results |= _results(tried, known.kernel, now)
 
     def _read(self, compiled: CompiledKernel, grid: tuple[int, int, int]) -> Kernel:
-        kernel = inputs.of_compiled(compiled, of(compiled.metadata.target), grid)
-        return replace(
-            kernel,
-            numbers=self._histories.numbers(compiled),
-            lengths=self._histories.lengths(compiled),
-            multiples=self._histories.multiples(compiled),
-            aliases=self._histories.aliases(compiled),
-            history=self._histories.of(compiled),
-        )
+        return inputs.of_launch(compiled, of(compiled.metadata.target), grid, self._histories)
 
     def diagnosis(
         self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]

@@ -1,7 +1,9 @@
 """How a script launches a function: for which arguments it was compiled, and what its autotuner chose."""
 
+import gc
 import weakref
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -97,15 +99,38 @@ class History:
 
 
 @dataclass(frozen=True)
+class Handover:
+    """The launch that follows a kernel's first launch, where it is given tensors of that one.
+
+    kernel, grid, numbers, lengths: of the next launch. links: (argument, the next launch's argument) that are the same
+    tensor, which torch does not write between. near: such pairs that are in the same memory. is_again: whether
+    it is a launch of the same compiled kernel. made: the next launch's
+    tensors that torch made or wrote after the first launch, perhaps of what that one stored. given: arguments whose
+    memory launches of other kernels are given later. What torch reads is not known.
+    """
+
+    kernel: CompiledKernel
+    grid: tuple[int, int, int]
+    numbers: dict[str, int]
+    lengths: dict[str, int]
+    links: frozenset[tuple[str, str]]
+    near: frozenset[tuple[str, str]]
+    is_again: bool
+    made: frozenset[str]
+    given: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
 class _Place:
     """Where a tensor's numbers are, without a GPU too: its memory, which is not kept, and the byte where it begins.
 
-    writes: of torch to this memory; None where torch does not count them.
+    writes: of torch to this memory; None where torch does not count them. bytes: of its elements.
     """
 
     memory: "weakref.ref[torch.UntypedStorage]"
     first: int
     writes: int | None
+    bytes: int
 
     def is_near(self, other: "_Place") -> bool:
         """Whether both are in the same memory."""
@@ -119,22 +144,33 @@ class _Place:
         """Whether both begin at the same byte of memory, which torch has not written between."""
         return self.first == other.first and self.is_unwritten_since(other)
 
+    def is_among(self, others: "Sequence[_Place]") -> bool:
+        """Whether it was one of these, and torch has not written its memory since."""
+        return any(self.is_unwritten_since(other) for other in others)
+
+    def is_all_of(self, other: "_Place") -> bool:
+        """Whether both are the same bytes of memory, which torch has not written between."""
+        return self.bytes == other.bytes and self.is_same_as(other)
+
 
 @dataclass(frozen=True)
 class _Launch:
     """A launch, by the places of its tensors and its other arguments, and the series and the chain that end with it.
 
-    parts: what the launches of that series are given. kernel: the hash of the compiled one.
+    parts: what the launches of that series are given. kernel: the hash of the compiled one. is_first: of that one.
+    tensors: where all tensors were at that first launch.
     """
 
     function: Any
     kernel: str
+    is_first: bool
     grid: tuple[int, int, int]
     places: dict[str, _Place]
     others: dict[str, Any]
     series: Series
     parts: set[tuple[Any, ...]]
     chain: Chain
+    tensors: list[_Place]
 
 
 class Histories:
@@ -144,6 +180,7 @@ class Histories:
         """Nothing was launched yet."""
         self._of: dict[Any, History] = {}
         self._last: _Launch | None = None
+        self._handovers: dict[str, tuple[Handover, dict[str, _Place]]] = {}
         self._first: dict[Any, str] = {}
         self._numbers: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, dict[str, int]] = {}
@@ -160,7 +197,9 @@ class Histories:
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
-        self._last = last = self._launch(kernel, call)
+        before, last = self._last, self._launch(kernel, call, is_first=known.launches == 1)
+        self._last = last
+        self._hand_over(before, last, kernel, call)
         if last.series.moved and (history.series is None or last.series.launches > history.series.launches):
             history.series = last.series
         is_first = next(iter(history.compilations)) == kernel.hash
@@ -171,7 +210,23 @@ class Histories:
         ):
             history.chain = last.chain
 
-    def _launch(self, kernel: CompiledKernel, call: LaunchCall) -> _Launch:
+    def _hand_over(self, before: _Launch | None, last: _Launch, kernel: CompiledKernel, call: LaunchCall) -> None:
+        """What the launch before hands to the last one; which tensors of earlier handovers the last one is given."""
+        for first, (handover, places) in self._handovers.items():
+            if kernel.hash not in (first, handover.kernel.hash):
+                handover.given.update(one for one, _ in _pairs(places, last.places, _Place.is_near))
+        if before is None or not before.is_first:
+            return
+        near = _pairs(before.places, last.places, _Place.is_near)
+        links = _pairs(before.places, last.places, _Place.is_all_of)
+        numbers, lengths = numbers_of(kernel, call), lengths_of(kernel, call)
+        if links:
+            is_again = last.kernel == before.kernel
+            made = {name for name, place in last.places.items() if not place.is_among(before.tensors)}
+            handover = Handover(kernel, call.grid, numbers, lengths, links, near, is_again, frozenset(made))
+            self._handovers[before.kernel] = handover, before.places
+
+    def _launch(self, kernel: CompiledKernel, call: LaunchCall, *, is_first: bool) -> _Launch:
         """This launch, with the series that ends with it: the last one's, or its own as where a benchmark begins again.
 
         So does the chain.
@@ -190,7 +245,8 @@ class Histories:
         chain = Chain()
         if last is not None and (last.kernel, last.grid) == (kernel.hash, call.grid):
             chain = _chained(last, places, others)
-        return _Launch(function, kernel.hash, call.grid, places, others, series, parts, chain)
+        tensors = _all_tensors() if is_first else []
+        return _Launch(function, kernel.hash, is_first, call.grid, places, others, series, parts, chain, tensors)
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """Those of a kernel's first launch, also where a tuner tries it, and which are multiples of 16 in each."""
@@ -217,6 +273,10 @@ class Histories:
         """Pairs of arguments that are tensors with bytes in common in one of a kernel's launches."""
         return self._aliases.get(kernel.hash, frozenset())
 
+    def handover(self, kernel: CompiledKernel) -> Handover | None:
+        """What a kernel's first launch hands to the next launch; None if they have no tensor in common."""
+        return self._handovers[kernel.hash][0] if kernel.hash in self._handovers else None
+
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""
         key = python_function(kernel)
@@ -228,7 +288,24 @@ class Histories:
 
 def _place_of(tensor: torch.Tensor) -> _Place:
     first = int(tensor.storage_offset()) * tensor.element_size()
-    return _Place(weakref.ref(tensor.untyped_storage()), first, writes_of(tensor))
+    size = tensor.numel() * tensor.element_size()
+    return _Place(weakref.ref(tensor.untyped_storage()), first, writes_of(tensor), size)
+
+
+def _all_tensors() -> list[_Place]:
+    """Where the tensors are that there are now; not those without a memory of their own, as sparse ones."""
+    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    found = []
+    for tensor in tensors:
+        with suppress(NotImplementedError, RuntimeError):
+            found.append(_place_of(tensor))
+    return found
+
+
+def _pairs(
+    places: dict[str, _Place], others: dict[str, _Place], alike: Callable[[_Place, _Place], bool]
+) -> frozenset[tuple[str, str]]:
+    return frozenset((name, other) for name in places for other in others if alike(places[name], others[other]))
 
 
 def _is_next(last: dict[str, _Place], places: dict[str, _Place]) -> bool:

@@ -12,6 +12,7 @@ from kperf.arch import Arch, of
 from kperf.compat.triton import CompiledKernel, constexprs_of, python_function, unspecialised
 from kperf.console import complain
 from kperf.diagnose import functions
+from kperf.diagnose.history import Handover, Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.diagnose.without_gpu import NoLaunchError, launches_of
 from kperf.errors import UsageError
@@ -84,6 +85,32 @@ def of_compiled(
     )
 
 
+def of_launch(
+    kernel: CompiledKernel, arch: Arch, grid: tuple[int, int, int], histories: Histories, *, tuned: bool = False
+) -> Kernel:
+    """What static rules read of a kernel that a script launches. tuned: whether an autotuner tried it."""
+    handover = histories.handover(kernel)
+    return replace(
+        of_compiled(kernel, arch, grid),
+        numbers=histories.numbers(kernel),
+        lengths=histories.lengths(kernel),
+        multiples=histories.multiples(kernel),
+        aliases=histories.aliases(kernel),
+        tuned=tuned,
+        history=histories.of(kernel, tuned=tuned),
+        handover=handover,
+        follower=_follower(handover, arch) if handover is not None else None,
+    )
+
+
+def _follower(handover: Handover, arch: Arch) -> Kernel | None:
+    """The kernel of the launch that is handed tensors; None of one without TTGIR."""
+    if "ttgir" not in handover.kernel.asm:
+        return None
+    read = of_compiled(handover.kernel, arch, handover.grid)
+    return replace(read, numbers=handover.numbers, lengths=handover.lengths)
+
+
 def _constants(kernel: CompiledKernel | SimpleNamespace) -> dict[str, Any]:
     """Constexprs and options of a kernel that was compiled from its source, as far as they have a value."""
     if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
@@ -97,15 +124,7 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     if found.why is not None:
         complain(f"{script.name} ended early without a GPU ({found.why}): what it launches after that is not read")
     return [
-        replace(
-            of_compiled(launch.kernel, arch, launch.grid),
-            numbers=found.histories.numbers(launch.kernel),
-            lengths=found.histories.lengths(launch.kernel),
-            multiples=found.histories.multiples(launch.kernel),
-            aliases=found.histories.aliases(launch.kernel),
-            tuned=(tuned := launch.kernel.hash in found.tuned),
-            history=found.histories.of(launch.kernel, tuned=tuned),
-        )
+        of_launch(launch.kernel, arch, launch.grid, found.histories, tuned=launch.kernel.hash in found.tuned)
         for launch in found.kernels
         if "ttgir" in launch.kernel.asm
     ]

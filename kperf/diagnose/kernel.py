@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kperf.arch import Arch, operations
 from kperf.compat.triton import Unspecialised
-from kperf.diagnose.history import History
+from kperf.diagnose.history import Handover, History
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Compiled, Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
@@ -129,10 +129,11 @@ class Kernel:
     assumed: of these arguments, those whose value the compiler is assumed to know. tuned: whether it is one of an
     autotuner's configurations, of which a GPU would choose. constants: constexprs and compile options that it was
     compiled with, by name, as far as they are known. history: of its function's launches in a script; None without one,
-    and empty where another compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and
-    waits are its writer's and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the
-    axis of the grid along which the CTA whose addresses are computed is the next one. first_along: the axes along
-    which it is the first one.
+    and empty where another compilation of the function has it. handover: to the launch that follows its first one; None
+    where they have no tensor in common. follower: the kernel of that launch. is_gluon: whether its source is Gluon,
+    whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone, which does not say.
+    next_along: empty, or the axis of the grid along which the CTA whose addresses are computed is the next one.
+    first_along: the axes along which it is the first one.
     """
 
     name: str
@@ -153,6 +154,8 @@ class Kernel:
     tuned: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
     history: History | None = None
+    handover: Handover | None = field(default=None, repr=False)
+    follower: "Kernel | None" = field(default=None, repr=False)
     is_gluon: bool | None = None
     next_along: str = ""
     first_along: str = ""

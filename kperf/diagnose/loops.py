@@ -42,6 +42,11 @@ def tile_bytes(op: Operation) -> int:
     return max(sized, default=0)
 
 
+def largest_bytes(op: Operation) -> int:
+    """Bytes of the largest tensor that an operation names, of any dimensions; 0 without one."""
+    return max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest) if tensor.shape), default=0)
+
+
 def innermost(kernel: Kernel) -> list[Operation]:
     """Loops without another one inside. What stands around an inner loop is done once for many of its iterations."""
     return [loop for loop in kernel.named(*LOOPS) if not any(op.name in LOOPS for op in inside(loop))]

@@ -5,7 +5,7 @@ A tile of a persistent kernel, which loops over tiles, counts as a CTA of its ow
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,7 @@ from kperf.diagnose.kernel import (
     mma_shape,
     own,
 )
-from kperf.diagnose.loops import innermost, tile_bytes
+from kperf.diagnose.loops import innermost, largest_bytes, tile_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, ctas
 from kperf.diagnose.thresholds import MMA_SHARE
 from kperf.ir.layouts import element_bytes
@@ -34,8 +34,8 @@ from kperf.ir.values import Value
 
 Numbers = NDArray[np.int64]
 
-_MOST = 1 << 17
-"""CTAs of a launch that are followed; a larger grid is seldom one of tiles that share anything."""
+_MOST = 1 << 20
+"""CTAs of a launch that are followed: those of 16 images of 4096 x 4096 pixels in tiles of 256."""
 _MOST_BEYOND = 1.25
 _LOWER, _UPPER, _STEP = 1, 2, 3
 """Places of a loop's bounds among the operands of `scf.for`."""
@@ -51,10 +51,11 @@ class Schedule:
     """The CTAs of a launch in the order in which they start.
 
     origins: where their tiles begin. slots: how many CTAs the GPU has room for. waves: how many run at the same time,
-    of each wave. loads: of tiles, in the innermost loops. tiles: [CTA, load], what each of them sweeps in all
-    iterations: equal numbers are equal bytes. sizes: of each number, in bytes. iterations: of the loop with most of
-    them, in the mean of the CTAs. cycles: of an SM for the loops of one CTA, if its bytes are in L2: MMAs, arithmetic,
-    or what L2 gives it. stored: bytes that a CTA stores after its loops, in the mean.
+    of each wave. loads: of tiles, in the innermost loops; without loops that load tiles or multiply, all loads.
+    tiles: [CTA, load], what each of them sweeps in all iterations: equal numbers are equal bytes. sizes: of each
+    number, in bytes. iterations: of the loop with most of them, in the mean of the CTAs. cycles: of an SM for what one
+    CTA does in its loops, if its bytes are in L2: MMAs, arithmetic, or what L2 gives it. stored: bytes that a CTA
+    stores after its loops, in the mean. kept_bytes: of loaded tiles, the last ones, that stay in L2.
     """
 
     kernel: Kernel = field(repr=False)
@@ -67,6 +68,7 @@ class Schedule:
     iterations: float
     cycles: float
     stored: float
+    kept_bytes: int
 
     @property
     def ctas(self) -> int:
@@ -83,7 +85,7 @@ class Schedule:
         tiles = self.tiles if order is None else self.tiles[order]
         ends = np.cumsum(self.waves)
         wanted = [np.unique(tiles[end - wave : end]) for wave, end in zip(self.waves, ends, strict=True)]
-        return traffic(wanted, self.sizes)
+        return traffic(wanted, self.sizes, self.kept_bytes)
 
     def memory_cycles(self, moved: float) -> float:
         """Of the launch, for so many bytes and those that it stores."""
@@ -99,7 +101,7 @@ def memory_bounds(kernel: Kernel, slower: float = 1.0) -> bool:
     return schedule is not None and schedule.memory_cycles(schedule.sizes.sum()) > slower * schedule.compute_cycles
 
 
-def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
+def traffic(waves: Sequence[Numbers], sizes: Numbers, kept_bytes: int = H200_L2_KEPT_BYTES) -> int:
     """Bytes from device memory of waves that want these tiles, whose sizes in bytes are given.
 
     The CTAs of a wave sweep their tiles at the same pace, so each tile is loaded once a wave. L2 keeps the tiles that
@@ -116,7 +118,7 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
         used[number] = sizes[wave].sum()
         last[wave] = number
         moved, held = moved + loaded, held + loaded
-        while held > H200_L2_KEPT_BYTES:
+        while held > kept_bytes:
             held -= int(used[oldest])
             oldest += 1
     return moved
@@ -125,8 +127,8 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
 def schedule_of(kernel: Kernel) -> Schedule | None:
     """The order of a launch, by its grid and the integers it was given.
 
-    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory, where tiles overlap, and
-    where no loop runs.
+    None where the tiles of a CTA, or how often its loops run, depend on what is in memory, where tiles overlap, where
+    no loop runs, and where CTAs without loops over tiles share no tile.
     """
     if kernel.grid is None or kernel.resources is None or not 0 < math.prod(kernel.grid) <= _MOST:
         return None
@@ -135,26 +137,54 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
     loops = [loop for loop in innermost(kernel) if _tile_loads(loop) or any(op.name in MMAS for op in own(loop))]
     if turns is None:
         return None
+    if not loops:
+        return _schedule_without_loops(kernel, turns, slots)
     times = {loop.line: _iterations(turns, loop, loops_around(loop)) for loop in loops}
-    known = {line: one for line, one in times.items() if one is not None}
-    swept = (
-        [_swept(kernel, turns, op) for loop in loops for op in _tile_loads(loop)] if len(known) == len(times) else []
-    )
-    loads = [load for load in swept if load is not None]
-    if len(loads) < len(swept) or not any(load.bytes.any() for load in loads) or _overlap(kernel, loads):
+    known = {line: float(one.mean()) for line, one in times.items() if one is not None}
+    loads = [op for loop in loops for op in _tile_loads(loop)]
+    if len(known) < len(times) or (swept := _all_swept(kernel, turns, loads)) is None:
         return None
-    tiles, sizes = _numbered(loads)
-    return Schedule(
+    return _schedule(
         kernel,
-        turns.origins,
+        turns,
         slots,
-        turns.waves,
-        tuple(load.operation for load in loads),
-        tiles,
-        sizes,
-        max(float(one.mean()) for one in known.values()),
-        _cycles(kernel, loops, {line: float(one.mean()) for line, one in known.items()}),
+        swept,
+        max(known.values()),
+        _cycles(kernel, loads, {op.line: known[loop.line] for loop in loops for op in own(loop)}),
         sum(_stored(turns, op) for op in kernel.named(*_STORES) if not any(op in own(loop) for loop in loops)),
+    )
+
+
+def _schedule_without_loops(kernel: Kernel, turns: "_Turns", slots: int) -> Schedule | None:
+    """That of a kernel in which no loop loads tiles or multiplies: all of its loads, of tensors of any dimensions.
+
+    All of L2 keeps them: most are of one CTA, whose GPC's partition alone has them. The tables of rope_pairs's fixed
+    copy, with 34 MB from one use to the next, come from memory once: it moves 3.4 TB/s of bytes that are counted once
+    (H200).
+    """
+    loads = [op for op in kernel.named(*LOADS, *TMA_LOADS) if largest_bytes(op)]
+    swept = _all_swept(kernel, turns, loads)
+    if swept is None or not any(_is_shared(load) for load in swept):
+        return None
+    times = {op.line: float(kernel.times(op)) for op in kernel.operations}
+    stored = sum(_stored(turns, op) * times[op.line] for op in kernel.named(*_STORES))
+    return _schedule(kernel, turns, slots, swept, 1.0, _cycles(kernel, loads, times), stored, H200.l2_bytes)
+
+
+def _schedule(
+    kernel: Kernel,
+    turns: "_Turns",
+    slots: int,
+    swept: Sequence["_Swept"],
+    iterations: float,
+    cycles: float,
+    stored: float,
+    kept_bytes: int = H200_L2_KEPT_BYTES,
+) -> Schedule:
+    tiles, sizes = _numbered(swept)
+    loads = tuple(load.operation for load in swept)
+    return Schedule(
+        kernel, turns.origins, slots, turns.waves, loads, tiles, sizes, iterations, cycles, stored, kept_bytes
     )
 
 
@@ -265,13 +295,26 @@ def _tile_loads(loop: Operation) -> list[Operation]:
 def _stored(turns: _Turns, op: Operation) -> float:
     """Bytes of the tile of a store, in the mean of the CTAs: some may take another branch."""
     runs = turns.origins.runs(op)
-    return tile_bytes(op) * (1.0 if runs is None else float(np.mean(runs)))
+    return largest_bytes(op) * (1.0 if runs is None else float(np.mean(runs)))
 
 
 def _distinct(kernel: Kernel, op: Operation) -> int:
     """Bytes of the tile of a load, the same ones once."""
-    found = next((access.tile_bytes for access in kernel.accesses if access.operation is op), tile_bytes(op))
-    return min(found, tile_bytes(op))
+    found = next((access.tile_bytes for access in kernel.accesses if access.operation is op), largest_bytes(op))
+    return min(found, largest_bytes(op))
+
+
+def _all_swept(kernel: Kernel, turns: _Turns, loads: Sequence[Operation]) -> list[_Swept] | None:
+    """What these loads bring; None if one of them is not known, if none brings anything, or if tiles overlap."""
+    swept = [one for op in loads if (one := _swept(kernel, turns, op)) is not None]
+    known = len(swept) == len(loads) and any(load.bytes.any() for load in swept)
+    return swept if known and not _overlap(kernel, swept) else None
+
+
+def _is_shared(load: _Swept) -> bool:
+    """Whether several CTAs load the same tile, and others another one."""
+    first, _ = _different(load.begins)
+    return 1 < len(first) < len(load.begins)
 
 
 def _swept(kernel: Kernel, turns: _Turns, op: Operation) -> _Swept | None:
@@ -294,8 +337,9 @@ def _swept(kernel: Kernel, turns: _Turns, op: Operation) -> _Swept | None:
 
 
 def _overlap(kernel: Kernel, loads: Sequence[_Swept]) -> bool:
-    """Whether a loop's tiles are larger than their tensor: a convolution's windows, say, whose bytes are not different.
+    """Whether tiles of a loop, or of a kernel without loops, are larger than their tensor.
 
+    They are a convolution's windows, say, whose bytes are not different.
     Tiles at the ends of a tensor may reach beyond it.
     """
     accesses = {access.operation.line: access for access in kernel.accesses}
@@ -309,7 +353,8 @@ def _overlap(kernel: Kernel, loads: Sequence[_Swept]) -> bool:
         tensors = [name for name in names if kernel.values.is_in(access.value, name)]
         for tensor in tensors if len(tensors) == 1 else ():
             bytes_of[tensor] = kernel.lengths[tensor] * access.tensor.bytes
-            together.setdefault((loops_around(load.operation)[0].line, tensor), []).append(load)
+            loop = next((loop.line for loop in loops_around(load.operation)), 0)
+            together.setdefault((loop, tensor), []).append(load)
     return any(
         _numbered(of_loop)[1].sum() > _MOST_BEYOND * bytes_of[tensor] for (_, tensor), of_loop in together.items()
     )
@@ -317,16 +362,13 @@ def _overlap(kernel: Kernel, loads: Sequence[_Swept]) -> bool:
 
 def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
     """Tiles [CTA, load] as numbers, and the bytes of each number: the most that a CTA sweeps of it."""
-    numbers: dict[tuple[int, ...], int] = {}
-    tiles = []
-    for load in loads:
-        first, inverse = _different(load.begins)
-        named = [numbers.setdefault(tuple(row), len(numbers)) for row in load.begins[first].tolist()]
-        tiles.append(np.array(named)[inverse])
-    sizes = np.zeros(len(numbers), np.int64)
-    for load, which in zip(loads, tiles, strict=True):
-        np.maximum.at(sizes, which, load.bytes)
-    return np.stack(tiles, axis=1), sizes
+    width = max(load.begins.shape[1] for load in loads)
+    begins = [np.pad(load.begins, ((0, 0), (width - load.begins.shape[1], 0))) for load in loads]
+    first, inverse = _different(np.concatenate(begins))
+    tiles = inverse.reshape(len(loads), -1).T
+    sizes = np.zeros(len(first), np.int64)
+    np.maximum.at(sizes, tiles, np.stack([load.bytes for load in loads], axis=1))
+    return tiles, sizes
 
 
 def _different(rows: Numbers) -> tuple[Numbers, Numbers]:
@@ -357,14 +399,15 @@ def _tensor(kernel: Kernel, origins: Origins, op: Operation) -> Value | None:
     return origins.operand(written[0], 1) if place is not None and len(written) == 1 else None
 
 
-def _cycles(kernel: Kernel, loops: Sequence[Operation], iterations: dict[int, float]) -> float:
-    """Cycles of an SM for a CTA's loops: the longest of its MMAs, its arithmetic, and what L2 gives it."""
-    mmas = loaded = arithmetic = 0.0
-    for loop in loops:
-        times = iterations[loop.line]
-        mmas += times * sum(_mma_cycles(kernel, op) for op in own(loop) if op.name in MMAS)
-        loaded += times * sum(_distinct(kernel, op) for op in _tile_loads(loop))
-        arithmetic += times * arithmetic_cycles(kernel, own(loop))
+def _cycles(kernel: Kernel, loads: Sequence[Operation], times: Mapping[int, float]) -> float:
+    """Cycles of an SM for what a CTA does: the longest of its MMAs, its arithmetic, and what L2 gives it.
+
+    times: how often it does each operation, by the operation's line.
+    """
+    done = [op for op in kernel.operations if op.line in times]
+    mmas = sum(times[op.line] * _mma_cycles(kernel, op) for op in done if op.name in MMAS)
+    loaded = sum(times[op.line] * _distinct(kernel, op) for op in loads)
+    arithmetic = sum(times[op.line] * arithmetic_cycles(kernel, [op]) for op in done)
     return max(mmas / MMA_SHARE, loaded / H200.l2_bytes_per_cycle, arithmetic)
 
 

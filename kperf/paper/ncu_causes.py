@@ -126,7 +126,6 @@ WITHOUT_RULE = {
     "intermediate-in-memory": "a profile of a launch does not show what other launches read and write again",
     "linear-search": "no rule of ncu knows that a list is sorted",
     "lookup-by-comparison": "no rule of ncu knows that a comparison with each entry is a lookup",
-    "maps-read-again": "no rule of ncu knows which CTAs load the same bytes",
     "masked-tiles": "no rule of ncu knows which results a mask removes",
     "needless-atomics": "no rule of ncu knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",

@@ -304,6 +304,73 @@ def test_ctas_that_share_nothing_may_run_in_any_order(tmp_path, source):
     assert found(tmp_path, source) is None
 
 
+MAPS = """
+@triton.jit
+def scale(x, gain, out, order, n, FRAMES: tl.constexpr, BLOCK: tl.constexpr):
+    TILE
+    at = tl.arange(0, BLOCK)
+    i = FIRST + at
+    g = tl.load(gain + i, mask=i < n)
+    tl.store(out + frame * n + i, tl.load(x + frame * n + i, mask=i < n) * g, mask=i < n)
+
+n, frames = SIZES
+x, gain = bf16(frames, n), torch.empty(n, device="cuda")
+order = torch.empty(frames, device="cuda", dtype=torch.int32)
+scale[GRID](x, gain, torch.empty_like(x), order, n, FRAMES=frames, BLOCK=1024)
+"""
+OF_AXES = "pixels, frame = tl.program_id(0), tl.program_id(1)"
+OF_FRAMES = "pid, parts = tl.program_id(0), tl.cdiv(n, BLOCK); frame, pixels = pid // parts, pid % parts"
+OF_PIXELS = "pid = tl.program_id(0); frame, pixels = pid % FRAMES, pid // FRAMES"
+OF_DATA = "pixels, frame = tl.program_id(0), tl.load(order + tl.program_id(1))"
+PLANE, LINE = "(triton.cdiv(n, 1024), frames)", "(triton.cdiv(n, 1024) * frames,)"
+
+
+def maps(tile, grid, pixels=1 << 24, frames=16, first="pixels * BLOCK"):
+    source = MAPS.replace("TILE", tile).replace("FIRST", first).replace("GRID", grid)
+    return source.replace("SIZES", f"{pixels}, {frames}")
+
+
+@pytest.mark.parametrize(("tile", "grid"), [(OF_AXES, PLANE), (OF_FRAMES, LINE)], ids=["axes", "division"])
+def test_maps_that_each_frame_loads_again_come_from_memory_each_time(tmp_path, tile, grid):
+    source = maps(tile, grid)
+    one = found(tmp_path, source)
+    assert (one.severity, one.source.line) == ("high", line_of(source, "tl.program_id(0)"))
+    n = 1 << 24
+    moved, least = 16 * (2 + 4) * n, (16 * 2 + 4) * n  # a wave of one frame, whose maps L2 drops before the next frame
+    assert one.evidence["moved_gb"] == pytest.approx(moved / 1e9, abs=1e-4)
+    assert one.evidence["least_gb"] == pytest.approx(least / 1e9, rel=0.01)  # a group of frames may lie in two waves
+    stored = 16 * 2 * n
+    assert one.estimate.speedup == pytest.approx((moved + stored) / (least + stored), rel=0.01)
+    assert "share few tiles of gain, so" in one.message
+    assert one.advice.endswith("or let one program do what these programs do, in a loop behind the load")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        maps(OF_PIXELS, LINE),
+        maps(OF_AXES, PLANE, pixels=1 << 20, frames=64),
+        maps(OF_AXES, PLANE, pixels=6 << 20),
+        maps(OF_AXES, PLANE, first="frame * n + pixels * BLOCK"),
+        maps(OF_DATA, PLANE),
+    ],
+    ids=[
+        "frames are next to each other",
+        "L2 keeps the map",
+        "and a larger one",
+        "a map for each frame",
+        "data says which frame",
+    ],
+)
+def test_maps_that_come_from_memory_once_have_no_better_order(tmp_path, source):
+    assert found(tmp_path, source) is None
+
+
+def test_taps_of_a_stencil_overlap_without_a_loop_too(tmp_path):
+    tap = "tl.load(gain + i, mask=i < n)"
+    assert found(tmp_path, maps(OF_AXES, PLANE).replace(tap, f"{tap} - tl.load(gain + i + 1, mask=i + 1 < n)")) is None
+
+
 def test_l2_keeps_what_was_used_last():
     half = H200_L2_KEPT_BYTES // 2
     sizes = np.array([half, half, half, 3 * half])

@@ -24,12 +24,12 @@ _DIVIDED = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui", "arith.f
 class _Order:
     """CTAs in another order: `group` tiles of `rows` before each step to the next tiles of `columns`.
 
-    rows, columns: which load's tiles these are; columns is None if only one load's tiles are shared.
+    rows, columns: which loads' tiles these are; columns is empty if no other load's tiles are shared.
     """
 
     group: int
-    rows: Operation
-    columns: Operation | None
+    rows: Sequence[Operation]
+    columns: Sequence[Operation]
     ctas: Numbers
 
 
@@ -52,15 +52,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     gain = min(now / time, _MOST)
     if gain < MEDIUM_GAIN:
         return
-    tensors = [_tensor(kernel, one) for one in (order.rows, order.columns) if one is not None]
+    names = [_tensors(kernel, loads) for loads in (order.rows, order.columns) if loads]
     yield kernel.finding(
         RULE.id,
-        _line(kernel, order.rows) or order.rows,
+        _line(kernel, order.rows[0]) or order.rows[0],
         "high" if gain >= SEVERE_GAIN else "medium",
         f"the order of the programs loses reuse in L2: the {schedule.waves[0]} CTAs that run at the same time share "
-        f"few tiles of {' and '.join(dict.fromkeys(tensors))}, so the launch loads {moved / 1e9:.1f} GB from device "
+        f"few tiles of {' and '.join(dict.fromkeys(names))}, so the launch loads {moved / 1e9:.1f} GB from device "
         f"memory; in another order it would load {least / 1e9:.1f} GB",
-        _advice(order, tensors),
+        _advice(order, names),
         {
             "moved_gb": moved / 1e9,
             "least_gb": least / 1e9,
@@ -81,8 +81,8 @@ def _orders(schedule: Schedule) -> Iterator[_Order]:
     """The CTAs by rows and by columns of tiles, in groups of rows, and in groups of columns."""
     shared = _shared(schedule)
     if len(shared) == 1:
-        ((load, labels),) = shared
-        yield _Order(1, load, None, np.argsort(labels, kind="stable"))
+        ((loads, labels),) = shared
+        yield _Order(1, loads, (), np.argsort(labels, kind="stable"))
         return
     for one, other in (shared, shared[::-1]) if shared else ():
         part = _parts(one[1], other[1])
@@ -93,12 +93,12 @@ def _orders(schedule: Schedule) -> Iterator[_Order]:
                 yield _Order(group, one[0], other[0], np.lexsort(keys))
 
 
-def _shared(schedule: Schedule) -> list[tuple[Operation, Numbers]]:
+def _shared(schedule: Schedule) -> list[tuple[Sequence[Operation], Numbers]]:
     """At most two loads of tiles that several CTAs share but not all, whose bytes are loaded again most.
 
     Each with a number for the tile of each CTA. Loads whose tiles the same CTAs share are one.
     """
-    found: dict[bytes, tuple[int, Operation, Numbers]] = {}
+    found: dict[bytes, tuple[int, tuple[Operation, ...], Numbers]] = {}
     for place, load in enumerate(schedule.loads):
         tiles = schedule.tiles[:, place]
         _, first, labels = np.unique(tiles, return_index=True, return_inverse=True)
@@ -106,10 +106,10 @@ def _shared(schedule: Schedule) -> list[tuple[Operation, Numbers]]:
             continue
         labels = np.argsort(np.argsort(first))[labels.reshape(-1)]  # in the order in which they come first
         again = int(schedule.sizes[tiles].sum() - schedule.sizes[tiles[first]].sum())
-        before = found.get(labels.tobytes(), (0, load, labels))
-        found[labels.tobytes()] = (before[0] + again, *before[1:])
+        before, alike, _ = found.get(labels.tobytes(), (0, (), labels))
+        found[labels.tobytes()] = (before + again, (*alike, load), labels)
     most = sorted(found.values(), key=lambda one: -one[0])[:2]
-    return [(load, labels) for _, load, labels in most]
+    return [(loads, labels) for _, loads, labels in most]
 
 
 def _parts(rows: Numbers, columns: Numbers) -> Numbers:
@@ -141,7 +141,7 @@ def _advice(order: _Order, tensors: Sequence[str]) -> str:
         return (
             f"let consecutive programs load the same tile of {tensors[0]}: swap the axes of the grid, or `//` and `%` "
             "where the tile is computed from the program id"
-        )
+        ) + ("" if order.columns else "; or let one program do what these programs do, in a loop behind the load")
     return (
         f"number the tiles in groups, as Triton's matmul tutorial does with GROUP_SIZE_M={order.group}: {order.group} "
         f"consecutive programs load {order.group} tiles of {tensors[0]} and the same tile of {tensors[-1]}, and the "
@@ -160,6 +160,11 @@ def _line(kernel: Kernel, load: Operation) -> Operation | None:
         if op.name in _DIVIDED and any(one.name == "tt.get_program_id" for one in kernel.values.sources(op, 0))
     ]
     return min(divided or ids, key=lambda op: op.line, default=None)
+
+
+def _tensors(kernel: Kernel, loads: Sequence[Operation]) -> str:
+    """`a, b` of loads of several tensors."""
+    return ", ".join(dict.fromkeys(_tensor(kernel, load) for load in loads))
 
 
 def _tensor(kernel: Kernel, load: Operation) -> str:

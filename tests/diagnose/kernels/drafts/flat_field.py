@@ -17,9 +17,9 @@ FRAMES = 16
 def flat_field(
     raw_ptr, bias_ptr, dark_ptr, gain_ptr, seconds_ptr, out_ptr, PIXELS, FRAMES: tl.constexpr, BLOCK: tl.constexpr
 ):
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # planted: program-order
     frame = tl.program_id(1)
-    bias = tl.load(bias_ptr + pixel)  # planted: maps-read-again
+    bias = tl.load(bias_ptr + pixel)
     dark = tl.load(dark_ptr + pixel)
     gain = tl.load(gain_ptr + pixel)
     seconds = tl.load(seconds_ptr + frame)
