@@ -103,10 +103,10 @@ class Handover:
     """The launch that follows a kernel's first launch, where it is given tensors of that one.
 
     kernel, grid, numbers, lengths: of the next launch. links: (argument, the next launch's argument) that are the same
-    tensor, which torch does not write between. near: such pairs that are in the same memory. is_again: whether
-    it is a launch of the same compiled kernel. made: the next launch's
-    tensors that torch made or wrote after the first launch, perhaps of what that one stored. given: arguments whose
-    memory launches of other kernels are given later. What torch reads is not known.
+    tensor, which torch does not write between. near: such pairs that are in the same memory. is_again: whether it is a
+    launch of the same compiled kernel. made: the next launch's tensors that torch made or wrote after the first launch,
+    perhaps of what that one stored. given: arguments whose memory launches of other kernels are given later. What torch
+    reads is not known.
     """
 
     kernel: CompiledKernel
