@@ -221,8 +221,31 @@ def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diag
             found.append((kernel, diagnosis))
     for tried in of_tuner.values():
         best, diagnosis = min(tried, key=lambda one: [_count(one[1], level) for level in LEVELS])
-        found.append((best, diagnosis.model_copy(update={"configurations": len(tried)})))
+        findings = [one for one in diagnosis.findings if not doubts_results(one)]
+        findings += _doubts([one for _, one in tried])
+        found.append((best, diagnosis.model_copy(update={"findings": ranked(findings), "configurations": len(tried)})))
     return found
+
+
+def _doubts(tried: Sequence[Diagnosis]) -> Iterator[Finding]:
+    """What doubts the results of a tuner's configurations, each once: the tuner may choose any of them."""
+    together: dict[tuple[str, Source], list[tuple[Finding, Diagnosis]]] = {}
+    for diagnosis in tried:
+        for key, finding in {(one.id, one.source): one for one in diagnosis.findings if doubts_results(one)}.items():
+            together.setdefault(key, []).append((finding, diagnosis))
+    for doubted in together.values():
+        worst, its = min(doubted, key=lambda one: LEVELS.index(one[0].severity))
+        if len(doubted) == len(tried):
+            yield worst
+            continue
+        such = its.apart_from(one for one in tried if one is not its)
+        yield worst.model_copy(
+            update={
+                "message": f"{worst.message} ({len(doubted)} of {len(tried)} configurations of the autotuner, such as "
+                f"{such})",
+                "advice": f"{worst.advice}; or leave these configurations out",
+            }
+        )
 
 
 def _count(diagnosis: Diagnosis, level: Level) -> int:

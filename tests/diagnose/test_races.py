@@ -5,7 +5,7 @@ import triton
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose, ranked
+from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.ir.races import races
 from kperf.trace.analyze.finding import Estimate
 from tests.diagnose.test_kernels import KERNELS
@@ -195,6 +195,26 @@ def test_more_stages_are_not_advised_for_a_tile_that_would_get_a_buffer_too_few(
         "first load the tile a second time for the code that uses it beside the MMA",
         "launch with num_stages=3 (or 4)",
     ]
+
+
+@pytest.mark.parametrize("stages", [(1, 3), (4, 3), (1, 1)])
+def test_what_one_configuration_of_an_autotuner_may_compute_is_said(tmp_path, stages):
+    """Though another one has fewer findings: which one the autotuner chooses is not known."""
+    configs = ", ".join(f"triton.Config({{'BN': {64 << at}}}, 8, {one})" for at, one in enumerate(stages))
+    text = replaced(NORM_GEMM, **(MIXED | {"@triton.jit": f"@triton.autotune([{configs}], key=[])\n@triton.jit"}))
+    text = text.replace("128, 128, 64, num_warps=8, num_stages=3", "BM=128, BK=64")
+    (tmp_path / "k.py").write_text(text)
+    (diagnosis,) = diagnose_all(inputs.read(str(tmp_path / "k.py"), (), SM_90A))
+    assert diagnosis.configurations == 2
+    found = [one for one in diagnosis.findings if one.id == "buffer-race"]
+    assert len(found) == (max(stages) > 1)
+    if stages == (1, 3):
+        such = " (1 of 2 configurations of the autotuner, such as num_stages=3, BN=128)"
+        assert found[0].message.endswith(such)
+        assert found[0].advice.endswith("; or leave these configurations out")
+        assert found[0] == diagnosis.findings[0]
+    elif found:
+        assert "of the autotuner" not in found[0].message
 
 
 def test_two_loads_that_keep_a_race_away_are_left_apart(tmp_path):

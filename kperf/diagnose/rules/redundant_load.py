@@ -37,6 +37,8 @@ _SMALL = 256
 _TIMES = 8
 """Of one address in a tile."""
 _MOST = 1.5
+_CACHED = 1.3
+"""Of a load whose bytes a cache gives again."""
 _CARRIED = 3.0
 """Of an iteration that waits for its own bytes and moves few others."""
 _PART_OF_REGISTERS = 0.5
@@ -83,17 +85,29 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             continue
         before = frame_of(earlier.operation)
         no_room = _no_room(kernel, later)
+        gain = _gain_of_one_less(kernel, later)
         yield kernel.finding(
             RULE.id,
             later.operation,
-            "low" if no_room else "medium",
+            "low" if no_room or gain < MEDIUM_GAIN else "medium",
             f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}"
             + no_room,
             _advice(kernel, later, no_room=bool(no_room)),
             {"bytes": later.tile_bytes, "first_line": before.line if before else 0},
             confidence="medium",
-            estimate=(1.05, 1.0, 1.5) if no_room else (1.3, 1.0, 2.0),
+            estimate=(1.05, 1.0, 1.5) if no_room else (gain, 1.0, min(gain**3, 2.0)),
         )
+
+
+def _gain_of_one_less(kernel: Kernel, again: Access) -> float:
+    """Without a load's bytes among all that the CTA's loads ask for; at most 1.3, as caches give them again."""
+    asked = {
+        access.operation.line: access.tile_bytes * kernel.times(access.operation)
+        for access in kernel.accesses
+        if access.operation.name in LOADS
+    }
+    rest = sum(asked.values()) - asked[again.operation.line]
+    return min(sum(asked.values()) / rest, _CACHED) if rest > 0 else _CACHED
 
 
 def _past_l1(kernel: Kernel) -> Iterator[Finding]:
