@@ -8,7 +8,7 @@ import triton.language as tl
 
 SCATTERERS = 131072
 MODES = 4096
-PARTS = 256
+PARTS = 128
 
 
 @triton.jit
