@@ -1,0 +1,31 @@
+"""Sparse matrix times vector, y = A x, with A in ELLPACK form: WIDTH entries a row, columns and values row by row."""
+
+import torch
+import triton
+import triton.language as tl
+
+ROWS = 1048576
+WIDTH = 32
+BAND = 512
+
+
+@triton.jit
+def ell_spmv(column_ptr, value_ptr, x_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = row[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    column = tl.load(column_ptr + at)
+    value = tl.load(value_ptr + at)
+    tl.store(y_ptr + row, tl.sum(value * tl.load(x_ptr + column), axis=1))
+
+
+torch.manual_seed(0)
+row = torch.arange(ROWS, device="cuda", dtype=torch.int32)[:, None]
+offset = torch.randint(-BAND, BAND, (ROWS, WIDTH), device="cuda", dtype=torch.int32)
+column = (row + offset).clamp(0, ROWS - 1).contiguous()
+value = torch.randn(ROWS, WIDTH, device="cuda")
+x = torch.randn(ROWS, device="cuda")
+y = torch.empty(ROWS, device="cuda")
+
+ell_spmv[(ROWS // 64,)](column, value, x, y, WIDTH=WIDTH, BLOCK=64, num_warps=4)
+
+torch.testing.assert_close(y, (value * x[column.long()]).sum(1), atol=1e-4, rtol=1e-4)
