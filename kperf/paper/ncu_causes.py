@@ -124,12 +124,14 @@ WITHOUT_RULE = {
     "full-sort": "no rule of ncu knows which sorted elements are used",
     "int64-index": "no rule of ncu looks at the width of indices",
     "intermediate-in-memory": "a profile of a launch does not show what other launches read and write again",
+    "launch-overhead": "a profile of a launch does not show how long the GPU waits for the CPU",
     "linear-search": "no rule of ncu knows that a list is sorted",
     "lookup-by-comparison": "no rule of ncu knows that a comparison with each entry is a lookup",
     "masked-tiles": "no rule of ncu knows which results a mask removes",
     "needless-atomics": "no rule of ncu knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",
     "not-separated": "no rule of ncu knows that a window's weights are a column times a row",
+    "one-hot-product": "no rule of ncu knows that an operand has one 1 in each row",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "product-order": "no rule of ncu knows that matrices may be multiplied in another order",
@@ -146,8 +148,12 @@ WITHOUT_RULE = {
     "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
     "table-recomputed": "no rule of ncu knows which CTAs compute the same values",
     "tma-unused": "no rule of ncu compares a load with a load by TMA",
+    "trig-per-pair": "no rule of ncu knows that a function of pairs is a product of functions",
+    "tuned-for-another-size": "a profile of a launch does not show for which size an autotuner chose",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule of ncu knows the dtype of operands before conversion",
+    "window-summed-anew": "no rule of ncu knows that neighbouring sums have most terms in common",
+    "zeroed-after-reading": "no rule of ncu knows that loaded bytes are multiplied by zero",
 }
 """Fault -> why no rule of ncu names it."""
 

@@ -18,7 +18,7 @@ OFFSET = 1028
 @triton.jit
 def dither_noise(x_ptr, out_ptr, seed, offset, STEP: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    r0, r1, r2, r3 = tl.randint4x(seed, (offset + i) >> 2)  # planted: generator-per-element
+    r0, r1, r2, r3 = tl.randint4x(seed, (offset + i) >> 2)  # planted: random-numbers
     which = (offset + i) & 3
     bits = tl.where(which == 0, r0, tl.where(which == 1, r1, tl.where(which == 2, r2, r3)))
     uniform = (bits & 0xFFFFFF).to(tl.float32) * (1.0 / 16777216)

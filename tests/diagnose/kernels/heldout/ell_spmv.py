@@ -20,7 +20,7 @@ def ell_spmv(column_ptr, value_ptr, x_ptr, y_ptr, WIDTH: tl.constexpr, BLOCK: tl
     total = tl.zeros((BLOCK,), tl.float32)
     for j in range(WIDTH):
         column = tl.load(column_ptr + row * WIDTH + j)
-        value = tl.load(value_ptr + row * WIDTH + j)  # planted: row-per-lane
+        value = tl.load(value_ptr + row * WIDTH + j)  # planted: uncoalesced-access
         total += value * tl.load(x_ptr + column)
     tl.store(y_ptr + row, total)
 

@@ -16,7 +16,7 @@ STEP = 0.1
 
 @triton.jit
 def load_cell(u_ptr, at, mask, CELLS: tl.constexpr, GAMMA: tl.constexpr):
-    rho = tl.load(u_ptr + at, mask=mask, other=1.0)
+    rho = tl.load(u_ptr + at, mask=mask, other=1.0)  # planted: register-spills
     mx = tl.load(u_ptr + CELLS + at, mask=mask, other=0.0)
     my = tl.load(u_ptr + 2 * CELLS + at, mask=mask, other=0.0)
     mz = tl.load(u_ptr + 3 * CELLS + at, mask=mask, other=0.0)
@@ -83,7 +83,7 @@ euler_flux[((SIDE - 2) // 2, SIDE - 2)](
     SIDE=SIDE,
     ROWS=2,
     num_warps=8,
-    maxnreg=32,  # planted: register-cap
+    maxnreg=32,
 )
 
 

@@ -18,7 +18,7 @@ def group_by_sum(key_ptr, amount_ptr, sum_ptr, count_ptr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(key_ptr + i)
     amount = tl.load(amount_ptr + i)
-    tl.atomic_add(sum_ptr + key, amount)  # planted: fenced-atomics
+    tl.atomic_add(sum_ptr + key, amount)  # planted: ordered-atomics
     tl.atomic_add(count_ptr + key, 1)
 
 

@@ -25,7 +25,7 @@ def minhash_signature(shingle_ptr, a_ptr, b_ptr, signature_ptr, prime, SHINGLES:
     least = tl.full((HASHES,), 2**31 - 1, tl.int32)
     for j in range(SHINGLES):
         x = tl.load(shingle_ptr + document * SHINGLES + j)
-        hashed = (a * x + b) % prime  # planted: wide-modulo
+        hashed = (a * x + b) % prime  # planted: loop-division
         least = tl.minimum(least, hashed.to(tl.int32))
     tl.store(signature_ptr + document * HASHES + h, least)
 

@@ -30,7 +30,7 @@ def nerf_layer(
     k = tl.arange(0, BLOCK_K)
     x = tl.load(x_ptr + m[:, None] * FEATURES + k[None, :], mask=k[None, :] < FEATURES, other=0.0)
     w = tl.load(w_ptr + k[:, None] * HIDDEN + n[None, :], mask=k[:, None] < FEATURES, other=0.0)
-    hidden = tl.maximum(tl.dot(x, w), 0.0)
+    hidden = tl.maximum(tl.dot(x, w), 0.0)  # planted: padded-tile
     tl.store(out_ptr + m[:, None] * HIDDEN + n[None, :], hidden.to(tl.float16))
 
 
@@ -47,7 +47,7 @@ nerf_layer[(HIDDEN // 128, POINTS // 64)](
     HIDDEN=HIDDEN,
     BLOCK_M=64,
     BLOCK_N=128,
-    BLOCK_K=triton.next_power_of_2(FEATURES),  # planted: padded-features
+    BLOCK_K=triton.next_power_of_2(FEATURES),
     num_warps=4,
 )
 

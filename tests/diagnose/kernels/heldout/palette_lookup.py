@@ -17,7 +17,7 @@ WIDTH = 8192
 def palette_lookup(index_ptr, palette_ptr, colour_ptr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     index = tl.load(index_ptr + i).to(tl.int32)
-    colour = tl.load(palette_ptr + index, volatile=True)  # planted: volatile-table
+    colour = tl.load(palette_ptr + index, volatile=True)  # planted: redundant-load
     tl.store(colour_ptr + i, colour)
 
 

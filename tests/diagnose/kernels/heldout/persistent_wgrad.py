@@ -20,7 +20,7 @@ BLOCK_K = 64
 
 
 @triton.jit
-def persistent_wgrad(
+def persistent_wgrad(  # planted: tail-wave
     dy_ptr,
     x_ptr,
     dw_ptr,
@@ -51,7 +51,7 @@ dy = torch.randn(TOKENS, OUT, device="cuda", dtype=torch.bfloat16)
 x = torch.randn(TOKENS, IN, device="cuda", dtype=torch.bfloat16)
 dw = torch.empty(OUT, IN, device="cuda", dtype=torch.bfloat16)
 
-persistent_wgrad[(PROGRAMS,)](  # planted: more-programs-than-sms
+persistent_wgrad[(PROGRAMS,)](
     dy,
     x,
     dw,

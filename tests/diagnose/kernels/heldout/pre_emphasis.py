@@ -15,7 +15,7 @@ COEFFICIENT = 0.97
 
 
 @triton.jit
-def pre_emphasis(x_ptr, y_ptr, COEFFICIENT: tl.constexpr, BLOCK: tl.constexpr):
+def pre_emphasis(x_ptr, y_ptr, COEFFICIENT: tl.constexpr, BLOCK: tl.constexpr):  # planted: launch-overhead
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + t)
     before = tl.load(x_ptr + t - 1, mask=t > 0, other=0.0)
@@ -27,9 +27,7 @@ x = torch.randn(UTTERANCES, SAMPLES, device="cuda")
 y = torch.empty(UTTERANCES, SAMPLES, device="cuda")
 
 for utterance in range(UTTERANCES):
-    pre_emphasis[(SAMPLES // 1024,)](  # planted: launch-per-row
-        x[utterance], y[utterance], COEFFICIENT=COEFFICIENT, BLOCK=1024, num_warps=4
-    )
+    pre_emphasis[(SAMPLES // 1024,)](x[utterance], y[utterance], COEFFICIENT=COEFFICIENT, BLOCK=1024, num_warps=4)
 
 want = x.clone()
 want[:, 1:] -= COEFFICIENT * x[:, :-1]

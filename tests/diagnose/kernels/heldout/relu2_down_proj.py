@@ -33,9 +33,9 @@ def relu2_down_proj(
     k = tl.arange(0, BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, INNER, BLOCK_K):
-        h = tl.load(h_ptr + m[:, None] * INNER + (start + k)[None, :])
+        h = tl.load(h_ptr + m[:, None] * INNER + (start + k)[None, :])  # planted: loads-not-pipelined
         h = tl.maximum(h, 0.0)
-        if tl.max(tl.max(h, axis=1), axis=0) > 0:  # planted: zero-test-in-loop
+        if tl.max(tl.max(h, axis=1), axis=0) > 0:
             w = tl.load(w_ptr + (start + k)[:, None] * MODEL + n[None, :])
             total = tl.dot((h * h).to(tl.float16), w, total)
     tl.store(out_ptr + m[:, None] * MODEL + n[None, :], total.to(tl.float16))

@@ -17,7 +17,7 @@ HEAD = 12345
 @triton.jit
 def ring_history(ring_ptr, out_ptr, start, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(ring_ptr + ((start + i) & (SIZE - 1)))  # planted: wrap-per-byte
+    value = tl.load(ring_ptr + ((start + i) & (SIZE - 1)))  # planted: narrow-access
     tl.store(out_ptr + i, value)
 
 
