@@ -148,7 +148,7 @@ WITHOUT_RULE = {
     "statistics-per-tile": "no rule of ncu knows which CTAs compute the same sums",
     "table-recomputed": "no rule of ncu knows which CTAs compute the same values",
     "tma-unused": "no rule of ncu compares a load with a load by TMA",
-    "trig-per-pair": "no rule of ncu knows that a function of pairs is a product of functions",
+    "trig-per-pair": "no rule of ncu knows that a function of a pair follows from functions of its two parts",
     "tuned-for-another-size": "a profile of a launch does not show for which size an autotuner chose",
     "wgmma-unused": "no rule of ncu compares the instruction of an MMA with a faster instruction",
     "widened-operands": "no rule of ncu knows the dtype of operands before conversion",

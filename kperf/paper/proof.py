@@ -284,11 +284,12 @@ def planted(path: Path) -> tuple[str, int]:
 
 
 def seen_from(root: Path, diagnosis: Diagnosis) -> Diagnosis:
-    """With files as from a folder: where that lies is nobody's business."""
+    """With files as from a folder, or from that of the packages: where these lie is nobody's business."""
     folder = f"{root.absolute()}{os.sep}"
 
     def of(source: Source) -> Source:
-        return source.model_copy(update={"file": source.file.removeprefix(folder)})
+        file = source.file.removeprefix(folder).rpartition("/site-packages/")[2]
+        return source.model_copy(update={"file": file})
 
     findings = [one.model_copy(update={"source": of(one.source)}) for one in diagnosis.findings]
     return diagnosis.model_copy(update={"findings": findings, "source": of(diagnosis.source)})
@@ -304,6 +305,9 @@ def one_line(row: ProofRow) -> str:
 
 HEAD = ("kernel", "fault", "line", "rank", "severity", "estimated gain", "measured gain", "change that was timed")
 SLOWER = "Findings whose advice makes the kernel slower (if several changes were timed, the table shows the best one)"
+SETS = "Sets of held-out kernels, each recorded before a rule was changed because of it"
+SETS_HEAD = ("recorded", "GPU", "faults", "faults that the first or second finding names")
+_FAULTS_OF_A_SET = 16
 SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
 
@@ -373,7 +377,35 @@ def markdown(folder: Path, *, held_out: bool) -> str:
     lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
     if made_slower := slower(rows):
         lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, made_slower)]
+    if held_out:
+        lines += ["", f"{SETS}:", "", *md.table(SETS_HEAD, sets(folder.parent))]
     return "\n".join(lines)
+
+
+def sets(results: Path) -> list[tuple[str, ...]]:
+    """A row of each set of held-out kernels that was recorded on any GPU, the first one first.
+
+    A run of fewer kernels is of those that failed in another one. Raises `UsageError` for a broken record.
+    """
+    of_run: dict[str, list[ProofRow]] = {}
+    gpus: dict[str, str] = {}
+    for file in results.glob("*/diagnose.jsonl"):
+        store = RecordStore(file.parent, "diagnose", ROWS)
+        environments = store.environments()
+        for row in store.points():
+            if row.is_held_out and not row.is_clean:
+                of_run.setdefault(row.run, []).append(row)
+                gpus[row.run] = environments[row.environment].gpu
+    whole = [rows for rows in of_run.values() if len(rows) >= _FAULTS_OF_A_SET]
+    return [
+        (
+            rows[0].recorded_at[:10],
+            gpus[rows[0].run],
+            str(len(rows)),
+            str(sum(row.rank is not None and row.rank <= 2 for row in rows)),
+        )
+        for rows in sorted(whole, key=lambda rows: rows[0].recorded_at)
+    ]
 
 
 def _parts(found: Run[ProofRow], *, measured: bool, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:

@@ -172,6 +172,17 @@ def test_totals_name_what_misses_them():
     ]
 
 
+def test_files_are_named_from_the_folder_of_the_set_or_of_the_packages():
+    (kernel,) = made("first", finding("spills", 7), finding("bound", 8)).kernels
+    places = ("/home/me/set/planted/k.py", "/opt/lib/site-packages/triton/language/random.py")
+    findings = [
+        one.model_copy(update={"source": one.source.model_copy(update={"file": file})})
+        for one, file in zip(kernel.findings, places, strict=True)
+    ]
+    seen = proof.seen_from(Path("/home/me/set"), kernel.model_copy(update={"findings": findings}))
+    assert [one.source.file for one in seen.findings] == ["planted/k.py", "triton/language/random.py"]
+
+
 def test_wrong_results_stand_where_a_gain_would():
     """A script whose check fails has no fixed copy beside it; a doubt that was not confirmed is counted, too."""
     doubt = {"than": "num_stages=1", "launches": 20}

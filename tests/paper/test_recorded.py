@@ -333,7 +333,7 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
 
 def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
     agreements = []
-    for row in proof.recorded_run(RECORDED / "h100-80gb-hbm3", held_out=False).rows:
+    for row in proof.recorded_run(RECORDED / "h200", held_out=False).rows:
         named = [
             finding
             for kernel in row.kernels
@@ -345,7 +345,7 @@ def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
             agreements.append("none" if witness is None else witness.agreement)
     counts = Counter(agreements)
     assert said(
-        f"On an H100, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md). Samples agree "
+        f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md). Samples agree "
         f"with {counts['agrees']} of these {len(agreements)} findings, disagree with {counts['disagrees']}, and do not "
         f"decide on {counts['none']}"
     )

@@ -1,5 +1,6 @@
 """Instructions that bound a launch: its SMs issue them in most of the cycles."""
 
+import re
 from collections.abc import Iterator
 
 from kperf.diagnose.measured import by_instructions, finding, share_of_copy
@@ -9,6 +10,8 @@ from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import LineSamples, Timeline
 from kperf.trace.analyze.stalls import COMPUTING
 
+_OF_TRITON = re.compile(r"/triton/(language|experimental)/")
+"""Files of functions such as `tl.rand`, which nobody changes: a kernel calls another one."""
 _LEAST = 0.2
 """Of the samples: on a line with fewer there is little to gain."""
 
@@ -22,7 +25,9 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     (words, evidence), moved = by_instructions(timeline), share_of_copy(timeline)
     if timeline.samples is None or not words or moved >= NEAR_ROOF:
         return
-    line = max(timeline.samples.lines, key=_computing)
+    line = max((one for one in timeline.samples.lines if not _OF_TRITON.search(one.file)), key=_computing, default=None)
+    if line is None:
+        return
     share = _computing(line) / timeline.samples.total
     if not line.line or share < _LEAST:
         return
