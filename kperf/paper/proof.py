@@ -189,8 +189,10 @@ ROWS: TypeAdapter[ProofRow] = TypeAdapter(ProofRow)
 def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *, require_gpu: bool) -> None:
     """Diagnose the kernels of a folder (or those of these names), or show what is recorded without a GPU.
 
-    Raises `UsageError` if the folder has none, or none of a name, and if nothing is recorded.
+    Raises `UsageError` if the folder has none, or none of a name, and if nothing is recorded of them.
     """
+    if names:
+        scripts(kernels, names)
     found = measured_or_recorded(
         console,
         results,
@@ -201,7 +203,10 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    for title, part in _parts(found, measured=device.why_static() is None, known=not names):
+    parts = list(_parts(found, measured=device.why_static() is None, names=names))
+    if not parts:
+        raise UsageError(f"nothing is recorded of {', '.join(names)}")
+    for title, part in parts:
         heading = f"{title} under kperf diagnose --try; {part.stamp}"
         console.print(_table(heading, HEAD, map(cells, in_order(part.rows))))
         if made_slower := slower(part.rows):
@@ -408,19 +413,22 @@ def sets(results: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def _parts(found: Run[ProofRow], *, measured: bool, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:
+def _parts(found: Run[ProofRow], *, measured: bool, names: Sequence[str]) -> Iterator[tuple[str, Run[ProofRow]]]:
     """What is counted apart: kernels that were written together with the rules, and those that were not.
 
-    measured: whether the run is this machine's. known: with what is recorded of the part that the run lacks. Held-out
-    kernels become drafts as soon as a rule was changed for one of them, so the newest run need not have any.
+    measured: whether the run is this machine's. names: of the kernels that are asked for; if none, with what is
+    recorded of the part that the run lacks. Held-out kernels become drafts as soon as a rule was changed for one of
+    them, so the newest run need not have any.
     """
     for title, held_out in (("the proof set", False), ("held-out kernels", True)):
         part = [row for row in found.rows if row.is_held_out is held_out]
         if part and measured:
             yield title, replace(found, rows=part)
-        elif known or part:
+        elif not (measured and names):
             with suppress(UsageError):
-                yield title, recorded_run(found.folder, held_out=held_out)
+                known = recorded_run(found.folder, held_out=held_out)
+                if rows := [row for row in known.rows if not names or row.name in names]:
+                    yield title, replace(known, rows=rows)
 
 
 def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:

@@ -274,6 +274,19 @@ def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, no_gpu, conso
         proof.run(console, tmp_path, tmp_path, [], require_gpu=False)
 
 
+def test_without_a_gpu_only_the_kernels_that_are_named_are_shown(no_gpu, console):
+    """One that is not there is refused, and one that is not recorded."""
+    kernels = ROOT / "tests/diagnose/kernels"
+    proof.run(console, ROOT / "results", kernels, ["softmax"], require_gpu=False)
+    said = console.export_text()
+    assert "softmax" in said
+    assert "matmul_one_stage" not in said
+    with pytest.raises(UsageError, match="has no kernel nothing"):
+        proof.run(console, ROOT / "results", kernels, ["nothing"], require_gpu=False)
+    with pytest.raises(UsageError, match="nothing is recorded of csr_spmm"):
+        proof.run(console, ROOT / "results", kernels, ["csr_spmm"], require_gpu=False)
+
+
 def test_kernels_that_are_not_there_are_refused_in_a_sentence(tmp_path):
     with pytest.raises(UsageError, match="has no kernels: give the folder of the proof set with --kernels"):
         proof.scripts(tmp_path, [])
