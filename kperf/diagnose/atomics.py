@@ -20,13 +20,10 @@ def hands_over(kernel: Kernel) -> bool:
     stores (but `_counts_keys`); by a volatile load; and by a tensor that is updated and is also read or stored. What a call or an assembly
     text with side effects does is not known.
     """
-    calls = (op for op in kernel.named("tt.call", "tt.elementwise_inline_asm") if "pure = true" not in op.rest)
     atomics = list(kernel.named(*ATOMICS))
     updated = [kernel.tensors_of(op) for op in atomics]
     stores = list(kernel.named(*STORES, *TMA_STORES))
-    if any(True for _ in calls) or not all(updated):
-        return True
-    if any(op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in atomics):
+    if reads_atomics(kernel) or not all(updated):
         return True
     if any(
         "isVolatile = true" in op.rest or kernel.memory_of(op) & frozenset().union(*updated)
@@ -35,6 +32,13 @@ def hands_over(kernel: Kernel) -> bool:
         return True
     counts = [op for op in atomics if not _OF_FLOATS.match(op.rest)]
     return bool(counts) and (bool(stores) or (len(set(updated)) > 1 and not _counts_keys(kernel, counts)))
+
+
+def reads_atomics(kernel: Kernel) -> bool:
+    """Whether a CTA may learn by an atomic what others did: by its old value, or in a call or an assembly text."""
+    calls = (op for op in kernel.named("tt.call", "tt.elementwise_inline_asm") if "pure = true" not in op.rest)
+    swaps = (op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in kernel.named(*ATOMICS))
+    return any(True for _ in calls) or any(swaps)
 
 
 def _counts_keys(kernel: Kernel, counts: Sequence[Operation]) -> bool:

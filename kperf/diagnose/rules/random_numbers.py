@@ -32,7 +32,7 @@ _OF_ROUNDS = ("tt.mulhiui", "arith.muli", "arith.xori")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of calls of Triton's Philox of which an element uses one number, by their arithmetic beside all else that is done there.
+    """Of calls of Triton's Philox of which an element uses one number, by their arithmetic beside all else done there.
 
     All else is what the innermost loop does, or the whole of a kernel without one.
     """
