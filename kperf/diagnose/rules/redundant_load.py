@@ -194,11 +194,9 @@ def _gain_of_l1(kernel: Kernel, loads: Sequence[Swept], sectors: int) -> tuple[f
     computed = arithmetic_of_cta(kernel, kernel.operations)
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in kernel.named(*MMAS))
     least = max(moved / kernel.arch.memory_bytes_per_cycle, computed, multiplied)
-
+    rate = H200.l2_bytes_per_cycle
     of_lines = math.ceil(sectors * SECTOR_BYTES / LINE_BYTES) * H200_L2_LINE_BYTES_PER_CYCLE / H200.sms
     shared = of_lines if any(one.of_sm for one in loads) else math.inf  # all SMs load from the same lines
-
-    rate = H200.l2_bytes_per_cycle
 
     def gain(crowd: float, faster: float) -> float:
         """crowd: how many times as long L2 takes. faster: L1 than an L2 from whose lines few load."""
