@@ -17,8 +17,8 @@ def hands_over(kernel: Kernel) -> bool:
     """Whether CTAs may tell each other, or a kernel that runs beside, that data is there: then atomics have to stay.
 
     They do so by an atomic that swaps, or whose old value is used, or that counts integers beside other atomics or
-    stores (but `_counts_keys`); by a volatile load; and by a tensor that is updated and is also read or stored. What a call or an assembly
-    text with side effects does is not known.
+    stores (but `_counts_keys`); by a volatile load; and by a tensor that is updated and is also read or stored. What a
+    call or an assembly text with side effects does is not known.
     """
     atomics = list(kernel.named(*ATOMICS))
     updated = [kernel.tensors_of(op) for op in atomics]

@@ -208,7 +208,7 @@ def _of_data(kernel: Kernel, loop: Operation, waiting: Collection[int]) -> Itera
 
 
 def _moves_tiles(operations: Sequence[Operation]) -> bool:
-    """Whether any of these loads, stores or updates a tile. Scalars, such as the next number of a row, count as none."""
+    """Whether any of these loads, stores or updates a tile. A scalar, such as the next number of a row, is none."""
     return any(op.name in (*LOADS, *STORES, *ATOMICS, *_BY_TMA) and tensor_types(op.rest) for op in operations)
 
 

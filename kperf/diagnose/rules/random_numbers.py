@@ -24,8 +24,8 @@ _OF_ONE = (
     "same seed: change every kernel that has to draw the same ones, such as the backward pass of a dropout"
 )
 _OF_CHOSEN = (
-    f"use all {_GIVES} numbers: where {_GIVES} neighbours have one counter, call the generator with a tile of a quarter "
-    "of the elements, one for each counter, and interleave its results: tl.reshape(tl.join(tl.join(r0, r2), "
+    f"use all {_GIVES} numbers: where {_GIVES} neighbours have one counter, call the generator with a tile of a "
+    "quarter of the elements, one for each counter, and interleave its results: tl.reshape(tl.join(tl.join(r0, r2), "
     "tl.join(r1, r3)), (BLOCK,)); the numbers stay the same if the first element's offset is a multiple of 4"
 )
 _OF_ROUNDS = ("tt.mulhiui", "arith.muli", "arith.xori")

@@ -212,11 +212,11 @@ def _sectors(load: Swept, sectors: int) -> float:
     if not load.of_sm:
         return access.sectors
     of_request = access.used_bytes / access.tensor.bytes / access.requests
-    return access.requests * sectors * (1 - (1 - 1 / sectors) ** of_request)
+    return float(access.requests * sectors * (1 - (1 - 1 / sectors) ** of_request))
 
 
 def _writes(kernel: Kernel, tensors: frozenset[str]) -> bool:
-    """Whether the kernel writes to one of these tensors, or to one that may be any: by TMA, or at a pointer in memory."""
+    """Whether the kernel writes to one of these tensors, or to one that may be any: by TMA, or at a pointer read."""
     if any(True for _ in kernel.named(*TMA_STORES)):
         return True
     return any(not (to := kernel.tensors_of(op)) or to & tensors for op in kernel.named(*STORES, *ATOMICS))
