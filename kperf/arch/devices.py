@@ -76,6 +76,10 @@ H200_L1_LATENCY, H200_FIRST_L2_LATENCY = 35, 270
 """Cycles until a load arrives from L1 and from L2, where no other load is on its way; both about, from published
 microbenchmarks."""
 
+H200_L2_LINE_BYTES_PER_CYCLE = 28
+"""From a line of 128 bytes of an H200's L2 to all SMs together, at the highest clock: 67 million gathers past L1 from 8
+lines, in requests of 20.4 sectors in the mean, took 3.12 ms (palette_lookup in results/h200/diagnose.jsonl)."""
+
 MI300X = Device(
     # AMD CDNA 3 Architecture (white paper, 2023).
     name="AMD Instinct MI300X",

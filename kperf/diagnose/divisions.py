@@ -82,7 +82,6 @@ def _is_mixed(kernel: Kernel, op: Operation) -> bool:
     return any(
         one.name in _MIXED
         and "i64" in one.rest
-        and (value := kernel.values.operand(one, 0)) is not None
-        and value.loaded
+        and any((value := kernel.values.operand(one, place)) is not None and value.loaded for place in (0, 1))
         for one in kernel.values.sources(op, 0)
     )

@@ -8,6 +8,9 @@ from kperf.trace.analyze.finding import Level
 SECTOR_BYTES = 32
 """Device memory and L2 are read and written by sectors (CUDA C++ Programming Guide, "Device Memory Accesses")."""
 
+LINE_BYTES = 128
+"""Of a line of L1 and of L2: four sectors (CUDA C++ Programming Guide)."""
+
 POOR_SECTOR_USE = 0.55
 """Used share of the sectors that a request touches. Misaligned rows use 0.8 and more; every second element uses 0.5."""
 

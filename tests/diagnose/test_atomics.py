@@ -79,6 +79,41 @@ def test_a_count_beside_stores_may_be_a_flag(tmp_path, store, value, is_found):
     assert ("ordered-atomics" in found(tmp_path, kernel, launch)) is is_found
 
 
+BY_KEY = """
+def by_key(key, x, total, count, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + i)
+    at = KEY
+    tl.atomic_add(total + at, v)
+    BETWEEN
+    tl.atomic_add(count + COUNTED, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "counted", "between", "is_found"),
+    [
+        ("tl.load(key + i)", "at", "pass", True),
+        ("tl.load(key + i)", "tl.load(key + n + i) % 64", "pass", True),
+        ("(v * 1000000.0).to(tl.int32)", "at", "pass", True),  # a histogram of numbers
+        ("tl.load(key + i)", "at", "tl.debug_barrier()", False),  # a flag behind its data
+        ("tl.load(key + i)", "at", "tl.store(y + at, v)", False),
+        ("tl.load(key + i)", "tl.load(key + tl.program_id(0)) + tl.arange(0, B)", "pass", False),
+        ("tl.load(key + i)", "tl.load(key + tl.program_id(0))", "pass", False),
+        ("tl.load(key + i)", "i // 1024", "pass", False),
+    ],
+    ids=["keys", "other keys", "computed", "barrier", "stored", "tile", "one", "blocks"],
+)
+def test_a_count_at_each_elements_key_is_no_flag(tmp_path, key, counted, between, is_found):
+    kernel = BY_KEY.replace("KEY", key).replace("COUNTED", counted).replace("BETWEEN", between)
+    launch = (
+        "key, x = torch.zeros(1 << 24, device='cuda', dtype=torch.int32), torch.empty(1 << 23, device='cuda')\n"
+        "count = torch.zeros(1 << 20, device='cuda', dtype=torch.int32)\n"
+        "by_key[(1 << 13,)](key, x, torch.zeros(1 << 20, device='cuda'), count, torch.empty_like(x), 1 << 23, 1024)"
+    )
+    assert ("ordered-atomics" in found(tmp_path, kernel, launch)) is is_found
+
+
 def test_fences_of_a_helper_are_counted_once_and_reported_once(tmp_path):
     kernel = """
 def put(to, at, v):

@@ -9,6 +9,7 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from tests.diagnose.test_kernels import KERNELS
 from tests.diagnose.test_measured import recorded
+from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found
 
 pytestmark = pytest.mark.kernels
@@ -220,3 +221,89 @@ def test_what_a_cta_loads_once_or_writes_may_pass_by_l1(tmp_path, parts):
 def test_a_window_that_l1_cannot_keep_is_loaded_from_l2_anyhow(tmp_path, block, is_kept):
     finding = swept(tmp_path, block=block, num_warps=32)
     assert (finding is not None and "times" in finding.evidence) == is_kept
+
+
+def test_volatile_taps_pass_by_l1_too(tmp_path):
+    source = TAPS.replace('cache_modifier="MODIFIER"', "volatile=True")
+    for name, text in WINDOW.items():
+        source = source.replace(name, text, 1)
+    finding = found(tmp_path, source, "*fp32,*fp32,*fp32,i32:16", "TAPS=16", "BLOCK=1024")["redundant-load"]
+    assert finding.evidence["times"] == pytest.approx(16, rel=0.02)
+    assert finding.message.endswith("volatile loads pass by the L1 cache")
+    assert finding.advice.startswith("leave out volatile=True")
+
+
+LOOKUP = """
+def lookup(code, table, flag, out, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    BEFORE
+    c = tl.load(code + i)
+    v = tl.load(table + c, PAST_L1)
+    tl.store(TO, v)
+"""
+LOOKED_UP = {"BEFORE": "pass", "PAST_L1": "volatile=True", "TO": "out + i"}
+
+
+def looked_up(folder, length=4096, to="out", **parts):
+    source = LOOKUP
+    for name, text in (LOOKED_UP | parts).items():
+        source = source.replace(name, text)
+    launch = (
+        "code, out = torch.zeros(1 << 24, device='cuda', dtype=torch.int32), torch.empty(1 << 24, device='cuda')\n"
+        f"table, flag = torch.empty({length}, device='cuda'), torch.zeros(1 << 14, device='cuda', dtype=torch.int32)\n"
+        f"lookup[(1 << 14,)](code, table, flag, {to}, B=1024)"
+    )
+    return found_in_script(folder, source, launch).get("redundant-load")
+
+
+@pytest.mark.parametrize(
+    ("parts", "option"),
+    [
+        ({}, "volatile=True"),
+        ({"PAST_L1": "volatile=True, mask=c >= 0"}, "volatile=True"),
+        ({"PAST_L1": 'cache_modifier=".cg"'}, 'cache_modifier=".cg"'),
+        (
+            {"BEFORE": "scale = tl.load(flag + tl.program_id(0), volatile=True)", "TO": "out + i + scale"},
+            "volatile=True",
+        ),
+        ({"BEFORE": "tl.atomic_add(flag + tl.program_id(0), 1)"}, "volatile=True"),
+    ],
+    ids=str,
+)
+def test_a_table_that_all_ctas_gather_from_past_l1_crowds_its_lines_of_l2(tmp_path, parts, option):
+    finding = looked_up(tmp_path, **parts)
+    assert finding.source.line == 8
+    assert finding.message.startswith("an SM loads each byte of table some 31 times")
+    assert finding.advice.startswith(f"leave out {option}, so that L1 keeps the 16384 bytes")
+    assert finding.estimate.low == 1.0 < finding.estimate.speedup < finding.estimate.high
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"PAST_L1": ""},
+        {"length": 1 << 20},  # L1 cannot keep it
+        {"TO": "table + c"},
+        {"to": "table"},  # the same tensor
+        {"BEFORE": "while tl.load(flag, volatile=True) < 1:\n        pass"},
+        {"BEFORE": "while tl.atomic_cas(flag, 1, 1) != 1:\n        pass"},
+        {"BEFORE": "if tl.load(flag, volatile=True) != 0:\n        i += 1"},
+    ],
+    ids=str,
+)
+def test_a_table_that_is_written_meanwhile_or_too_long_may_be_gathered_past_l1(tmp_path, parts):
+    finding = looked_up(tmp_path, **parts)
+    assert finding is None or "times" not in finding.evidence
+
+
+@pytest.mark.parametrize("length", [64, 256, 4096])
+def test_fewer_lines_are_slower(tmp_path, length):
+    finding = looked_up(tmp_path, length=length)
+    longer = looked_up(tmp_path, length=4 * length)
+    assert finding.estimate.speedup > longer.estimate.speedup
+
+
+def test_the_estimate_of_a_palette_is_near_what_was_measured():
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/palette_lookup.py"), (), SM_90A)
+    (finding,) = (one for one in diagnose(kernel).findings if one.id == "redundant-load")
+    assert finding.estimate.speedup == pytest.approx(35.4, rel=0.4)  # H200

@@ -131,6 +131,43 @@ def test_a_hash_modulo_an_argument_calls_a_routine(tmp_path, row, bits, cycles):
         assert ("power of two" in one.advice) == ("%" in row)
 
 
+MANY_HASHES = """
+def signature(x, a, out, p, H, B: tl.constexpr, P: tl.constexpr):
+    values = tl.load(x + tl.program_id(0) * B + tl.arange(0, B)).to(tl.int64)
+    for h in HASHES:
+        factor = tl.load(a + h).to(tl.int64)
+        least = tl.min(HASHED, 0)
+        tl.store(out + tl.program_id(0) * H + h, least.to(tl.int32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("hashed", "hashes", "divided"),
+    [
+        ("(factor * values + h) % p", "range(H)", "an iteration divides 256 numbers by"),
+        ("(p * values + factor) % p", "range(H)", "an iteration divides 256 numbers by"),
+        ("(factor * values + h) % p", "tl.static_range(16)", "a CTA divides 256 numbers 16 times by"),
+        ("(factor * values + h) % P", "range(H)", None),
+        ("(factor * values + h) & p", "range(H)", None),
+        ("(factor % p) * values", "range(H)", None),  # one division of a CTA
+    ],
+)
+@pytest.mark.parametrize("prime", [2**31 - 1, 2**31 - 19])
+def test_many_hashes_of_numbers_in_registers_are_found(tmp_path, hashed, hashes, divided, prime):
+    launch = (
+        "x = torch.empty(1 << 20, device='cuda', dtype=torch.int32)\n"
+        f"signature[(4096,)](x, x, x, {prime}, 64, B=256, P={prime})"
+    )
+    source = MANY_HASHES.replace("HASHED", hashed).replace("HASHES", hashes)
+    one = found_in_script(tmp_path, source, launch).get("loop-division")
+    assert (one is not None) == (divided is not None)
+    if one is not None:
+        assert one.message.startswith(divided)
+        assert one.message.endswith("it moves no tile" if hashes == "range(H)" else "to move the bytes")
+        assert one.severity == "high"
+        assert ("as the divisor p is 2^31 - 1" in one.advice) == (prime == 2**31 - 1)
+
+
 SILU = """
 def affine(x, scale, shift, y, n, C, L, B: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)

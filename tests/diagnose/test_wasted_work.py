@@ -473,6 +473,44 @@ def test_random_numbers_are_beside_what_is_moved(tmp_path, drawn, element, sever
         assert one.source.line == 6
 
 
+FOUR = """
+def noise(x, out, n, p, seed, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    a, b, c, d = tl.FUNCTION(seed, i >> 2)
+    w = i & 3
+    v = tl.load(x + i) + NUMBER
+    tl.store(out + i, v)
+"""
+FIRST_TO_LAST = "tl.where(w == 0, a, tl.where(w == 1, b, tl.where(w == 2, c, d)))"
+IN_PAIRS = "tl.where(w < 2, tl.where(w == 0, a, b), tl.where(w == 2, c, d))"
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "used"),
+    [
+        ("randint4x", FIRST_TO_LAST, "each element keeps one of them"),
+        ("rand4x", FIRST_TO_LAST, "each element keeps one of them"),
+        ("rand4x", f"tl.where({IN_PAIRS} > p, 1.0, 0.0)", "each element keeps one of them"),
+        ("rand4x", "tl.where(n == 3, a, b)", "each element keeps one of them"),
+        ("randint4x", "d", "the kernel uses one"),
+        ("rand4x", "tl.where(a > p, b, c)", None),  # a random number chooses
+        ("rand4x", "tl.where(w == 0, a, b) * c", None),
+        ("rand4x", "tl.where(w == 0, a * b, c * d)", None),
+        ("rand4x", "tl.where(w == 0, a, 0.0) + tl.where(w == 1, b, c)", None),
+        ("randn4x", FIRST_TO_LAST, None),  # a normal number needs two
+        ("rand4x", "a + tl.randn(seed + 1, i)", "the kernel uses one"),
+    ],
+)
+def test_of_numbers_that_an_element_chooses_from_it_uses_one(tmp_path, function, number, used):
+    source = FOUR.replace("FUNCTION", function).replace("NUMBER", number)
+    one = found(tmp_path, source, "*bf16,*bf16,i32:16,fp32,i32", "B=1024").get("random-numbers")
+    assert (one is not None) == (used is not None)
+    if one is not None:
+        assert one.source.line == 6
+        assert one.message.endswith(used)
+        assert ("interleave its results" in one.advice) == used.startswith("each")
+
+
 SCATTER = """
 def scatter(x, index, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)

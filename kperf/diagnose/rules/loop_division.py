@@ -19,7 +19,18 @@ from kperf.diagnose.divisions import (
     is_of_elements,
     numbers_of_thread,
 )
-from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, frame_of, lines_of, own
+from kperf.diagnose.kernel import (
+    ATOMICS,
+    LOADS,
+    LOOPS,
+    STORES,
+    TMA_LOADS,
+    Access,
+    Kernel,
+    frame_of,
+    lines_of,
+    own,
+)
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.remainders import Sum, sums_of_remainders
 from kperf.diagnose.rule import Rule
@@ -150,7 +161,10 @@ def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> float:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Cycles of an SM that a CTA takes: of its divisions, of its other instructions, and of memory for its bytes."""
+    """Cycles of an SM that a CTA takes: of its divisions, of its other instructions, and of memory for its bytes.
+
+    An iteration that loads no tile, but the next number of a row, has none of memory.
+    """
 
     divisions: float
     others: float
@@ -159,12 +173,12 @@ class _Cost:
     @property
     def gain(self) -> float:
         """Without the divisions."""
-        return max(self.divisions + self.others, self.memory) / max(self.others, self.memory)
+        return max(self.divisions + self.others, self.memory) / max(self.others, self.memory, 1.0)
 
     @property
     def most(self) -> float:
         """If memory alone is left: a scalar index spares each thread its gathers too."""
-        return max(self.divisions + self.others, self.memory) / self.memory
+        return max(self.divisions + self.others, self.memory) / self.memory if self.memory else math.inf
 
 
 def _of_elements(kernel: Kernel, waiting: Collection[int]) -> Iterator[Finding]:
@@ -187,10 +201,15 @@ def _of_data(kernel: Kernel, loop: Operation, waiting: Collection[int]) -> Itera
     operations = distinct(op for op in iteration if is_of_elements(kernel, op) and is_data(kernel, op))
     others = [op for op in iteration if op.name not in DIVISIONS]
     least = bytes_or_mma_cycles(kernel, others) / COPIED_SHARE
-    if not operations or not least or _is_small(kernel):
+    if not operations or _is_small(kernel) or (not least and _moves_tiles(others)):
         return
     took = division_cycles(kernel, operations)
     yield from _of_cost(kernel, operations, _Cost(took, arithmetic_cycles(kernel, others), least), "an iteration")
+
+
+def _moves_tiles(operations: Sequence[Operation]) -> bool:
+    """Whether any of these loads, stores or updates a tile. A scalar, such as the next number of a row, is none."""
+    return any(op.name in (*LOADS, *STORES, *ATOMICS, *_BY_TMA) and tensor_types(op.rest) for op in operations)
 
 
 def _is_small(kernel: Kernel) -> bool:
@@ -213,7 +232,8 @@ def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose
         "high" if likely >= SEVERE_GAIN else "medium",
         f"{whose} divides {tensor.size} {numbers} {times}by a number known only at run time, in {8 * tensor.bytes} bits"
         f"{also}: this takes some {cost.divisions:.0f} cycles of an SM, all other instructions take "
-        f"{cost.others:.0f} cycles, and memory takes {cost.memory:.0f} cycles to move the bytes",
+        f"{cost.others:.0f} cycles, and "
+        + (f"memory takes {cost.memory:.0f} cycles to move the bytes" if cost.memory else "it moves no tile"),
         _advice(kernel, operations),
         {
             "elements": tensor.size,
@@ -283,10 +303,28 @@ def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
         ways.append("divide in 32 bits" if of_data else "compute the indices in 32 bits")
     if constant and not of_data:
         ways.append(made_constant)
+    ways += [_of_mersenne(bits) for bits in sorted({_mersenne_bits(kernel, op) for op in divisions} - {0})]
     if any(op.name.startswith("arith.rem") and is_data(kernel, op) for op in divisions):
         ways.append("make the size n a power of two and write x & (n - 1)")
         ways.append("take tl.umulhi(x, n) of a 32-bit hash x, which spreads it over 0 to n - 1 too")
     return "; or ".join(ways) or "compute the quotients before the launch"
+
+
+def _mersenne_bits(kernel: Kernel, op: Operation) -> int:
+    """The k of a remainder whose divisor is 2^k - 1 at the launch; else 0."""
+    divisor = kernel.launched_values.operand(op, 1)
+    if not op.name.startswith("arith.rem") or divisor is None or not divisor.arguments <= kernel.numbers.keys():
+        return 0
+    number = int(divisor.numbers.flat[0])
+    return number.bit_length() if number > 1 and number & (number + 1) == 0 else 0
+
+
+def _of_mersenne(bits: int) -> str:
+    """A remainder by 2^bits - 1 without a division: 2^bits leaves 1, so the upper part is added to the lower one."""
+    return (
+        f"as the divisor p is 2^{bits} - 1, write x = (x & p) + (x >> {bits}) twice and tl.where(x >= p, x - p, x) in "
+        f"place of x % p, for x from 0 to 2^{2 * bits} - 1"
+    )
 
 
 RULE = Rule("loop-division", "Division by a number known at run time", check)

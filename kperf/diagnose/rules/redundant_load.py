@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
-from kperf.arch import H200, H200_FIRST_L2_LATENCY, H200_L1_BYTES_PER_CYCLE, H200_L1_LATENCY
+from kperf.arch import (
+    H200,
+    H200_FIRST_L2_LATENCY,
+    H200_L1_BYTES_PER_CYCLE,
+    H200_L1_LATENCY,
+    H200_L2_LINE_BYTES_PER_CYCLE,
+)
 from kperf.console import agreeing
+from kperf.diagnose.atomics import reads_atomics
 from kperf.diagnose.kernel import (
     ATOMICS,
     LOADS,
@@ -18,6 +25,7 @@ from kperf.diagnose.kernel import (
     Access,
     Kernel,
     frame_of,
+    inside,
     is_of_inner_loop,
     lines_of,
     loops_around,
@@ -27,8 +35,8 @@ from kperf.diagnose.kernel import (
 from kperf.diagnose.loops import read_by_wgmma
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.sweeps import Swept, fits_l1, swept_by
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -43,7 +51,7 @@ _CARRIED = 3.0
 """Of an iteration that waits for its own bytes and moves few others."""
 _PART_OF_REGISTERS = 0.5
 """Of an SM's, for the elements that a CTA keeps as 32-bit numbers: what is computed of them takes the others."""
-_PAST_L1 = re.compile(r"cacheModifier = (cg|cv)")
+_PAST_L1 = re.compile(r"cacheModifier = (cg|cv)|isVolatile = true")
 _AGAIN = 2
 """Bytes that loads past L1 ask for, for each byte that is another one."""
 _CROWDED = 2
@@ -111,18 +119,33 @@ def _gain_of_one_less(kernel: Kernel, again: Access) -> float:
 
 
 def _past_l1(kernel: Kernel) -> Iterator[Finding]:
-    """Of loads whose cache modifier passes by L1 and whose bytes the CTA loads again, as the taps of a stencil do.
+    """Of loads that pass by L1 and whose bytes the CTA loads again, as the taps of a stencil, or gathers from a table.
 
-    A tensor that the kernel writes may need the modifier: L1 does not see what other CTAs write.
+    A tensor that the kernel writes may need them, and so may all tensors of a kernel that waits for what others write:
+    L1 does not see it.
     """
     of_tensor: dict[frozenset[str], list[Swept]] = defaultdict(list)
     for access in kernel.accesses:
-        pointers = frozenset(_pointers(kernel, access))
-        past_l1 = access.operation.name == "tt.load" and _PAST_L1.search(access.operation.rest)  # cp.async always is
-        if past_l1 and not _writes(kernel, pointers) and (swept := swept_by(kernel, access)) is not None:
-            of_tensor[pointers].append(swept)
-    for loads in of_tensor.values():
-        yield from _again_from_l2(kernel, loads)
+        tensors = kernel.memory_of(access.operation)
+        if not tensors or not _passes_l1(access.operation) or _writes(kernel, tensors):
+            continue
+        if (swept := table_of(kernel, access) or swept_by(kernel, access)) is not None:
+            of_tensor[tensors].append(swept)
+    if of_tensor and not _may_wait(kernel):
+        for loads in of_tensor.values():
+            yield from _again_from_l2(kernel, loads)
+
+
+def _passes_l1(op: Operation) -> bool:
+    """By a cache modifier, or as it is volatile. The copies that the compiler makes of other loads always pass L1."""
+    return op.name == "tt.load" and _PAST_L1.search(op.rest) is not None
+
+
+def _may_wait(kernel: Kernel) -> bool:
+    """Whether a CTA may learn while it runs that others wrote: by an atomic, or by a load that a branch hangs on."""
+    of_branches = (op for branch in kernel.named("scf.if") for op in kernel.values.sources(branch, 0))
+    of_loops = (op for loop in kernel.named("scf.while") for op in inside(loop))
+    return reads_atomics(kernel) or any(_passes_l1(op) for op in (*of_branches, *of_loops))
 
 
 def _again_from_l2(kernel: Kernel, loads: Sequence[Swept]) -> Iterator[Finding]:
@@ -130,23 +153,27 @@ def _again_from_l2(kernel: Kernel, loads: Sequence[Swept]) -> Iterator[Finding]:
     first = loads[0].access
     addresses = np.unique(np.concatenate([one.addresses for one in loads]))
     size = len(addresses) * first.tensor.bytes
-    again = sum(one.access.tile_bytes * one.times for one in loads) / size
+    again = sum(one.access.used_bytes * one.times for one in loads) / size
     sectors = len(np.unique(addresses // SECTOR_BYTES))
-    if again < _AGAIN or not fits_l1(kernel, sectors * SECTOR_BYTES):
+    of_sm = any(one.of_sm for one in loads)
+    if again < _AGAIN or not fits_l1(kernel, sectors * SECTOR_BYTES, of_sm=of_sm):
         return
     likely, most = _gain_of_l1(kernel, loads, sectors)
     if likely < MEDIUM_GAIN:
         return
     modifier = _PAST_L1.findall(first.operation.rest)[0]
+    passes = f"the cache modifier .{modifier} passes" if modifier else "volatile loads pass"
+    option = f'cache_modifier=".{modifier}"' if modifier else "volatile=True"
+    name = ", ".join(sorted(kernel.tensors_of(first.operation)))
     others = lines_of((one.access.operation for one in loads), first.operation)
     yield kernel.finding(
         RULE.id,
         first.operation,
         "high" if likely >= SEVERE_GAIN else "medium",
-        f"a CTA loads each byte of {name_of(first.value, kernel)} some {again:.0f} times"
+        f"{'an SM' if of_sm else 'a CTA'} loads each byte of {name} some {again:.0f} times"
         + (f" (here and on {others})" if others else "")
-        + f", and each time from L2: the cache modifier .{modifier} passes by the L1 cache",
-        f'leave out cache_modifier=".{modifier}", so that L1 keeps the {size} bytes',
+        + f", and each time from L2: {passes} by the L1 cache",
+        f"leave out {option}, so that L1 keeps the {size} bytes: a kernel reads what was written before its launch",
         {"times": again, "bytes": size},
         confidence="medium",
         estimate=(likely, 1.0, most),
@@ -158,8 +185,8 @@ def _gain_of_l1(kernel: Kernel, loads: Sequence[Swept], sectors: int) -> tuple[f
 
     From L2 come each request's sectors, and later each sector once. Memory brings each sector once as it is.
     """
-    requests = sum(one.access.sectors * one.times for one in loads)
-    past = sum(one.access.sectors * SECTOR_BYTES * kernel.times(one.access.operation) for one in loads)
+    requests = sum(_sectors(one, sectors) * one.times for one in loads)
+    past = sum(_sectors(one, sectors) * SECTOR_BYTES * kernel.times(one.access.operation) for one in loads)
     once = past * sectors / requests
     lines = {one.access.operation.line for one in loads}
     others = [access for access in kernel.accesses if access.operation.line not in lines]
@@ -167,19 +194,32 @@ def _gain_of_l1(kernel: Kernel, loads: Sequence[Swept], sectors: int) -> tuple[f
     computed = arithmetic_of_cta(kernel, kernel.operations)
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in kernel.named(*MMAS))
     least = max(moved / kernel.arch.memory_bytes_per_cycle, computed, multiplied)
-
-    def gain(rate: float, faster: float) -> float:
-        return max(past / rate, least) / max(past / rate / faster, once / rate, least)
-
     rate = H200.l2_bytes_per_cycle
-    return gain(rate, math.sqrt(_WIDER * _SOONER)), gain(rate / _CROWDED, _SOONER)
+    of_lines = math.ceil(sectors * SECTOR_BYTES / LINE_BYTES) * H200_L2_LINE_BYTES_PER_CYCLE / H200.sms
+    shared = of_lines if any(one.of_sm for one in loads) else math.inf  # all SMs load from the same lines
+
+    def gain(crowd: float, faster: float) -> float:
+        """crowd: how many times as long L2 takes. faster: L1 than an L2 from whose lines few load."""
+        later = max(past / faster, once) * crowd / rate
+        return max(past * crowd / min(rate, shared), least) / max(later, least)
+
+    return gain(1, math.sqrt(_WIDER * _SOONER)), gain(_CROWDED, _SOONER)
 
 
-def _writes(kernel: Kernel, pointers: frozenset[str]) -> bool:
-    """Whether the kernel writes to a tensor of these arguments, or by TMA to one that may be any."""
+def _sectors(load: Swept, sectors: int) -> float:
+    """That a load's requests touch, of so many that it may touch: an index that is data is one of a table by chance."""
+    access = load.access
+    if not load.of_sm:
+        return access.sectors
+    of_request = access.used_bytes / access.tensor.bytes / access.requests
+    return float(access.requests * sectors * (1 - (1 - 1 / sectors) ** of_request))
+
+
+def _writes(kernel: Kernel, tensors: frozenset[str]) -> bool:
+    """Whether the kernel writes to one of these tensors, or to one that may be any: by TMA, or at a pointer read."""
     if any(True for _ in kernel.named(*TMA_STORES)):
         return True
-    return any(_writes_to(kernel, op, pointers) for op in kernel.named(*STORES, *ATOMICS))
+    return any(not (to := kernel.tensors_of(op)) or to & tensors for op in kernel.named(*STORES, *ATOMICS))
 
 
 def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
