@@ -42,6 +42,7 @@ _FEW_WARPS = (
     Cause("TheoreticalOccupancy", "", "TheoreticalOccupancy says what limits the number of warps on an SM"),
     Cause("AchievedOccupancy", "", "AchievedOccupancy says that an SM has fewer warps than it could"),
 )
+_LAST_WAVE = (Cause("LaunchConfiguration", "tail effect|wave", "LaunchConfiguration counts the CTAs of the last wave"),)
 _FMA = (
     Cause("HighPipeUtilization", r"\bFMA", "the named FMA pipeline works in place of the tensor cores"),
     Cause("FPInstructions", "", "FPInstructions counts the instructions that work in place of MMAs"),
@@ -85,6 +86,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("HighPipeUtilization", r"ALU|FMA", "the named pipeline computes Philox's integer arithmetic"),
     ),
     "reduction-in-loop": _EXCHANGE,
+    "persistent-grid": _LAST_WAVE,
     "register-spills": (
         Cause("MemoryCacheAccessPattern", "local", "spilled registers go to local memory"),
         Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
@@ -102,9 +104,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("HighPipeUtilization", "highest-utilized", "the named pipeline computes the math function"),
         Cause("CPIStall", "math pipe", "warps wait for the pipeline that computes the math function"),
     ),
-    "tail-wave": (
-        Cause("LaunchConfiguration", "tail effect|wave", "LaunchConfiguration counts the CTAs of the last wave"),
-    ),
+    "tail-wave": _LAST_WAVE,
     "too-few-stages": _LONGER_WAITS,
     "too-few-warps": _FEW_WARPS,
     "uncoalesced-access": _COALESCED,

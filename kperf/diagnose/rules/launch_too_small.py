@@ -107,5 +107,5 @@ RULE = Rule(
     check,
     needs="launch",
     targets=(SM_90A.name,),
-    explained_by=("launch-per-slice",),
+    explained_by=("launch-per-slice", "persistent-grid"),
 )
