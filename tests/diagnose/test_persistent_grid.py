@@ -53,11 +53,32 @@ def test_programs_that_wait_for_others_are_a_second_wave(tmp_path, loop):
     assert (one.id, one.severity, one.source.line) == ("persistent-grid", "high", 5)
     assert one.evidence == {"programs": 144, "tiles": 2048, "ctas_per_sm": 1, "sms": 132}
     assert one.message == (
-        "132 programs fit on 132 SMs at once, and the launch has 144: the other 12 begin when the first 132 end, and "
-        "take 14 tiles each, after 15"
+        "132 programs fit on 132 SMs at once, and the launch has 144: the last 12 begin when others end, and take 14 "
+        "tiles each"
     )
     assert one.advice.startswith("launch 132 programs: min(tiles, sms), where sms is torch.cuda.get_device_properties(")
     assert one.estimate.high == pytest.approx((15 + 14) / 16)
+
+
+WHILE = """
+    tile = tl.program_id(0)
+    while tile < M // BM * tiles_n:"""
+
+
+def test_a_while_loop_over_tiles_is_one_too(tmp_path):
+    text = GEMM.replace("\n    for tile in {loop}:", WHILE).replace(
+        "tl.bfloat16))\n", "tl.bfloat16))\n        tile += {loop}\n"
+    )
+    launch = {"launch": f"{WIDE}, 144", "shape": LARGE}
+    (one,) = found(tmp_path, text.format(loop="tl.num_programs(0)", **launch))
+    assert (one.id, one.evidence["tiles"]) == ("persistent-grid", 2048)
+    assert found(tmp_path, text.format(loop="128", **launch)) == []
+
+
+def test_a_flattened_loop_over_tiles_is_one_too(tmp_path):
+    flat = BY_GRID.replace("range(", "tl.range(", 1).removesuffix(")") + ", flatten=True)"
+    (one,) = of_gemm(tmp_path, flat, f"{WIDE}, 144")
+    assert (one.id, one.evidence["tiles"]) == ("persistent-grid", 2048)
 
 
 def test_the_programs_of_a_smaller_gpu_leave_sms_idle(tmp_path):

@@ -1,21 +1,24 @@
 """A persistent kernel that is launched with a number of programs that does not fit the GPU's SMs."""
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, inside, loops_around
-from kperf.diagnose.loops import innermost
+from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.occupancy import arithmetic_bounds, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.waves import bounds_of, memory_bounds, origins_of
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import loop_begins
 from kperf.trace.analyze.finding import Finding
 
 _LIKELY = 0.85
@@ -80,10 +83,10 @@ def _message(launch: _Launch) -> str:
     last = launch.programs % launch.slots
     fit = f"{launch.slots} programs fit on {H200.sms} SMs at once"
     if launch.programs > launch.slots:
-        (_, first), *_, (_, tiles) = launch.waves()
+        tiles = launch.waves()[-1][1]
         return (
-            f"{fit}, and the launch has {launch.programs}: the other {last or launch.slots} begin when the first "
-            f"{launch.slots} end, and take {tiles} {agreeing(tiles, 'tile', 'tiles')} each, after {first}"
+            f"{fit}, and the launch has {launch.programs}: the last {last or launch.slots} begin when others end, and "
+            f"take {tiles} {agreeing(tiles, 'tile', 'tiles')} each"
         )
     if launch.programs < H200.sms:
         return (
@@ -104,14 +107,26 @@ def _launch_of(kernel: Kernel) -> _Launch | None:
         return None
     loops = [loop for loop in kernel.named(*LOOPS) if not loops_around(loop)]
     tiles = [_tiles(origins, loop, count) for loop in loops]
-    if not tiles or not all(tiles) or not any(_computes(kernel, loop) for loop in loops):
+    others = [loop for loop, shared in zip(loops, tiles, strict=True) if not shared]
+    if not any(tiles) or not all(_differs(origins, loop) for loop in others):
+        return None
+    if not any(_computes(kernel, loop) for loop in loops):
         return None
     return _Launch(count, max(tiles), ctas(kernel) * H200.sms)
 
 
+def _differs(origins: Origins, loop: Operation) -> bool:
+    """Whether a loop is longer in some programs, as what `flatten=True` makes of a loop over tiles and its inner one.
+
+    The loop over tiles is left, before it, and counts the iterations.
+    """
+    bounds = bounds_of(origins, loop)
+    return bounds is not None and bounds[1].size > 1
+
+
 def _tiles(origins: Origins, loop: Operation, count: int) -> int:
     """Iterations of a loop in all programs, of which each begins at its id and takes every `count`th one; else 0."""
-    bounds = bounds_of(origins, loop)
+    bounds = bounds_of(origins, loop) if loop.name == "scf.for" else _bounds_of_while(origins, loop)
     if bounds is None:
         return 0
     begins, end, step = bounds
@@ -119,6 +134,22 @@ def _tiles(origins: Origins, loop: Operation, count: int) -> int:
     if len(apart) != 1 or apart[0] <= 0 or end.size != 1 or step.size != 1 or step.flat[0] != apart[0] * count:
         return 0
     return max(math.ceil((int(end.flat[0]) - int(begins[0])) / int(apart[0])), 0)
+
+
+def _bounds_of_while(origins: Origins, loop: Operation) -> tuple[NDArray[np.int64], ...] | None:
+    """As `bounds_of`, of `while tile < tiles`, in which a tile moves on by the same number in each iteration."""
+    before, after = loop.regions
+    condition, begun = before.operations[-1], re.findall(r"(%[\w$.-]+) = %", loop.rest)
+    test, names = origins.maker(condition, 0), [name for name, _ in carried(loop)]
+    if test is None or test.name != "arith.cmpi" or test.rest.split(",")[0].strip() not in ("slt", "ult"):
+        return None
+    tested = test.operands[0]
+    place = begun.index(tested) if tested in begun and list(condition.operands[1:]) == begun else len(begun)
+    moved = origins.maker(after.operations[-1], place)
+    if moved is None or moved.name != "arith.addi" or moved.operands[0] != names[place]:
+        return None
+    found = (origins.of(loop.parent, loop_begins(loop)[place]), origins.operand(test, 1), origins.operand(moved, 1))
+    return None if None in found else tuple(one.numbers for one in found if one is not None)
 
 
 def _computes(kernel: Kernel, loop: Operation) -> bool:
