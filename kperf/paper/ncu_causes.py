@@ -124,7 +124,6 @@ WITHOUT_RULE = {
     "full-sort": "no rule of ncu knows which sorted elements are used",
     "int64-index": "no rule of ncu looks at the width of indices",
     "intermediate-in-memory": "a profile of a launch does not show what other launches read and write again",
-    "launch-overhead": "a profile of a launch does not show how long the GPU waits for the CPU",
     "launch-per-slice": "a profile of a launch does not show that other launches do the same for other slices",
     "linear-search": "no rule of ncu knows that a list is sorted",
     "lookup-by-comparison": "no rule of ncu knows that a comparison with each entry is a lookup",
