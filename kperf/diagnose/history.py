@@ -2,13 +2,14 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 import torch
+import triton.language as tl
 
 from kperf.compat.torch import writes_of
 from kperf.compat.triton import (
@@ -47,6 +48,23 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """Launches of a function with one grid, one after another, of which each is given the next slice of some tensors.
+
+    Between two of them no other kernel of Triton is launched, and torch writes none of their tensors; what torch reads
+    is not known. steps: by how much each tensor and whole number moves on from launch to launch, in bytes and in ones;
+    0 of what stays. All else is equal. apart: tensors whose slices have no element in common. near: pairs of arguments
+    that may have bytes in common, but for the same slice that is given twice.
+    """
+
+    grid: tuple[int, int, int]
+    launches: int = 1
+    steps: Mapping[str, int] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
+    near: frozenset[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True)
 class Chain:
     """Launches of a compiled kernel with one grid, one after another, that may load what the last one stored.
 
@@ -78,13 +96,15 @@ class Chain:
 class History:
     """The compilations of a function in the order of their first launches, and its autotuner's choices, if it has one.
 
-    series: the longest one whose launches are given other parts of a tensor; None without one. chain: the longest one
-    of its first compilation that hands a tensor on from one argument to another; None without one.
+    series: the longest one whose launches are given other parts of a tensor; None without one. slices: the most
+    launches of one step; None without them. chain: the longest one of its first compilation that hands a tensor on from
+    one argument to another; None without one.
     """
 
     compilations: dict[str, Compilation] = field(default_factory=dict)
     tunings: list[Tuning] = field(default_factory=list)
     series: Series | None = None
+    slices: Slices | None = None
     chain: Chain | None = None
 
     @property
@@ -155,8 +175,9 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Launch:
-    """A launch, by the places of its tensors and its other arguments, and the series and the chain that end with it.
+    """A launch, by its tensors' places and its other arguments, and the series, slices and chain that end with it.
 
+    others: numbers. words: what is neither a tensor nor a number; None where it may hold a tensor, as a descriptor.
     parts: what the launches of that series are given. kernel: the hash of the compiled one. is_first: of that one.
     tensors: where all tensors were at that first launch.
     """
@@ -167,8 +188,10 @@ class _Launch:
     grid: tuple[int, int, int]
     places: dict[str, _Place]
     others: dict[str, Any]
+    words: dict[str, Any] | None
     series: Series
     parts: set[tuple[Any, ...]]
+    slices: Slices
     chain: Chain
     tensors: list[_Place]
 
@@ -202,6 +225,8 @@ class Histories:
         self._hand_over(before, last, kernel, call)
         if last.series.moved and (history.series is None or last.series.launches > history.series.launches):
             history.series = last.series
+        if last.slices.steps and (history.slices is None or last.slices.launches > history.slices.launches):
+            history.slices = last.slices
         is_first = next(iter(history.compilations)) == kernel.hash
         if (
             is_first
@@ -229,7 +254,7 @@ class Histories:
     def _launch(self, kernel: CompiledKernel, call: LaunchCall, *, is_first: bool) -> _Launch:
         """This launch, with the series that ends with it: the last one's, or its own as where a benchmark begins again.
 
-        So does the chain.
+        So do the slices and the chain.
         """
         last, function, named = self._last, python_function(kernel), _named(kernel, call)
         places = {name: _place_of(value) for name, value in named if isinstance(value, torch.Tensor)}
@@ -242,11 +267,16 @@ class Histories:
             if moved and part not in last.parts:
                 series, parts = Series(last.series.launches + 1, last.series.moved | moved), last.parts
                 parts.add(part)
+        words, slices = _words(named), Slices(call.grid)
+        if last is not None and (last.function, last.grid) == (function, call.grid) and words is not None:
+            slices = _next_slices(last, dict(named), places, others) if words == last.words else slices
         chain = Chain()
         if last is not None and (last.kernel, last.grid) == (kernel.hash, call.grid):
             chain = _chained(last, places, others)
         tensors = _all_tensors() if is_first else []
-        return _Launch(function, kernel.hash, is_first, call.grid, places, others, series, parts, chain, tensors)
+        return _Launch(
+            function, kernel.hash, is_first, call.grid, places, others, words, series, parts, slices, chain, tensors
+        )
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """Those of a kernel's first launch, also where a tuner tries it, and which are multiples of 16 in each."""
@@ -316,6 +346,58 @@ def _is_next(last: dict[str, _Place], places: dict[str, _Place]) -> bool:
         and last.keys() == places.keys()
         and all(place.is_unwritten_since(last[name]) for name, place in places.items())
     )
+
+
+def _words(named: Sequence[tuple[str, Any]]) -> dict[str, Any] | None:
+    """What is neither a tensor nor a number; None where it is not plain, as a descriptor or a tuple."""
+    words = {name: value for name, value in named if not isinstance(value, torch.Tensor | int | float)}
+    plain = all(value is None or isinstance(value, str | tl.dtype) or callable(value) for value in words.values())
+    return words if plain else None
+
+
+def _next_slices(last: _Launch, values: Mapping[str, Any], places: dict[str, _Place], others: dict[str, Any]) -> Slices:
+    """The last launch's slices with this one; new ones of the two where the step is another."""
+    if last.places.keys() != places.keys() or last.others.keys() != others.keys():
+        return Slices(last.grid)
+    whole = {name for name, value in others.items() if type(value) is int}
+    same = all(value == last.others[name] for name, value in others.items() if name not in whole)
+    if not same or not all(place.is_unwritten_since(last.places[name]) for name, place in places.items()):
+        return Slices(last.grid)
+    steps = {name: place.first - last.places[name].first for name, place in places.items()}
+    steps |= {name: others[name] - last.others[name] for name in whole}
+    if not any(steps.values()):
+        return Slices(last.grid)
+    launches = last.slices.launches + 1 if steps == last.slices.steps else 2
+    apart = frozenset(name for name in places if _are_apart(values[name], steps[name], launches))
+    swept = {name: _swept(values[name], steps[name], launches) for name in places}
+    near = frozenset(
+        frozenset((one, two))
+        for one, two in _near(places)
+        if max(swept[one][0], swept[two][0]) < min(swept[one][1], swept[two][1])
+        and not ({one, two} <= apart and steps[one] == steps[two] and places[one].is_all_of(places[two]))
+    )
+    return Slices(last.grid, launches, steps, apart, near)
+
+
+def _swept(tensor: torch.Tensor, step: int, launches: int) -> tuple[int, int]:
+    """The byte of its memory where the first of so many tensors begins, of which this is the last, and the last end."""
+    back = step * (launches - 1)
+    return _place_of(tensor).first - max(back, 0), _end_of(tensor) - min(back, 0)
+
+
+def _are_apart(tensor: torch.Tensor, step: int, launches: int) -> bool:
+    """Whether so many tensors like this one, each `step` bytes behind the last, have no element in common.
+
+    They have none if each stride, the step among them, is as long as what the shorter ones reach.
+    """
+    size = tensor.element_size()
+    axes = [(stride * size, length) for length, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    reached = size
+    for stride, length in sorted([*axes, (abs(step), launches)]):
+        if length > 1 and stride < reached:
+            return False
+        reached += stride * (length - 1)
+    return True
 
 
 def _chained(last: _Launch, places: dict[str, _Place], others: dict[str, Any]) -> Chain:

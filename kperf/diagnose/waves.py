@@ -221,7 +221,7 @@ def _turns(kernel: Kernel, grid: tuple[int, int, int], slots: int) -> _Turns | N
     loops = [loop for loop in kernel.named("scf.for") if _is_over_tiles(once, loop)]
     if not loops:
         return _Turns(once, tuple(min(slots, count - first) for first in range(0, count, slots)))
-    bounds = [_bounds(once, loop) for loop in loops]
+    bounds = [bounds_of(once, loop) for loop in loops]
     if bounds[0] is None or count > slots:
         return None
     lower, upper, step = (np.broadcast_to(one, count) for one in bounds[0])
@@ -259,7 +259,7 @@ def _is_over_tiles(origins: Origins, loop: Operation) -> bool:
     return lower is not None and lower.program and any(op.name in LOOPS for op in inside(loop))
 
 
-def _bounds(origins: Origins, loop: Operation) -> tuple[Numbers, Numbers, Numbers] | None:
+def bounds_of(origins: Origins, loop: Operation) -> tuple[Numbers, Numbers, Numbers] | None:
     """Where a loop begins and ends, and its step, in each CTA; None if one of them is not known."""
     if loop.name != "scf.for":
         return None
@@ -281,7 +281,7 @@ def _iterations(turns: _Turns, loop: Operation | None, around: Sequence[Operatio
     loops = [one for one in (loop, *around) if one is not None and one.line not in turns.over_tiles]
     found: Numbers = np.ones(turns.count, np.int64)
     for one in loops:
-        bounds = _bounds(turns.origins, one)
+        bounds = bounds_of(turns.origins, one)
         if bounds is None:
             return None
         found = found * _times(*bounds)

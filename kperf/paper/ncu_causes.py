@@ -42,6 +42,7 @@ _FEW_WARPS = (
     Cause("TheoreticalOccupancy", "", "TheoreticalOccupancy says what limits the number of warps on an SM"),
     Cause("AchievedOccupancy", "", "AchievedOccupancy says that an SM has fewer warps than it could"),
 )
+_LAST_WAVE = (Cause("LaunchConfiguration", "tail effect|wave", "LaunchConfiguration counts the CTAs of the last wave"),)
 _FMA = (
     Cause("HighPipeUtilization", r"\bFMA", "the named FMA pipeline works in place of the tensor cores"),
     Cause("FPInstructions", "", "FPInstructions counts the instructions that work in place of MMAs"),
@@ -85,6 +86,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("HighPipeUtilization", r"ALU|FMA", "the named pipeline computes Philox's integer arithmetic"),
     ),
     "reduction-in-loop": _EXCHANGE,
+    "persistent-grid": _LAST_WAVE,
     "register-spills": (
         Cause("MemoryCacheAccessPattern", "local", "spilled registers go to local memory"),
         Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
@@ -102,9 +104,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("HighPipeUtilization", "highest-utilized", "the named pipeline computes the math function"),
         Cause("CPIStall", "math pipe", "warps wait for the pipeline that computes the math function"),
     ),
-    "tail-wave": (
-        Cause("LaunchConfiguration", "tail effect|wave", "LaunchConfiguration counts the CTAs of the last wave"),
-    ),
+    "tail-wave": _LAST_WAVE,
     "too-few-stages": _LONGER_WAITS,
     "too-few-warps": _FEW_WARPS,
     "uncoalesced-access": _COALESCED,
@@ -124,7 +124,7 @@ WITHOUT_RULE = {
     "full-sort": "no rule of ncu knows which sorted elements are used",
     "int64-index": "no rule of ncu looks at the width of indices",
     "intermediate-in-memory": "a profile of a launch does not show what other launches read and write again",
-    "launch-overhead": "a profile of a launch does not show how long the GPU waits for the CPU",
+    "launch-per-slice": "a profile of a launch does not show that other launches do the same for other slices",
     "linear-search": "no rule of ncu knows that a list is sorted",
     "lookup-by-comparison": "no rule of ncu knows that a comparison with each entry is a lookup",
     "masked-tiles": "no rule of ncu knows which results a mask removes",

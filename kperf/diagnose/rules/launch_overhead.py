@@ -25,4 +25,4 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("launch-overhead", "A kernel as short as its launch", check)
+RULE = DynamicRule("launch-overhead", "A kernel as short as its launch", check, explained_by=("launch-per-slice",))

@@ -101,4 +101,11 @@ def _gain_of_one_pass(kernel: Kernel, count: int) -> float:
     return (latency + work) / (latency + work * count / H200.sms)
 
 
-RULE = Rule("launch-too-small", "A launch too small for the GPU", check, needs="launch", targets=(SM_90A.name,))
+RULE = Rule(
+    "launch-too-small",
+    "A launch too small for the GPU",
+    check,
+    needs="launch",
+    targets=(SM_90A.name,),
+    explained_by=("launch-per-slice", "persistent-grid"),
+)

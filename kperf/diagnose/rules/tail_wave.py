@@ -44,4 +44,4 @@ def _uneven(timeline: Timeline) -> bool:
     return one is not None and one.cta_us.p95 >= UNEVEN_CTAS * max(one.cta_us.median, 1e-9)
 
 
-RULE = DynamicRule("tail-wave", "A last wave that leaves SMs idle", check)
+RULE = DynamicRule("tail-wave", "A last wave that leaves SMs idle", check, explained_by=("persistent-grid",))

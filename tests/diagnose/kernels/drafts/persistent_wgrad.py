@@ -20,7 +20,7 @@ BLOCK_K = 64
 
 
 @triton.jit
-def persistent_wgrad(  # planted: tail-wave
+def persistent_wgrad(  # planted: persistent-grid
     dy_ptr,
     x_ptr,
     dw_ptr,

@@ -15,7 +15,7 @@ COEFFICIENT = 0.97
 
 
 @triton.jit
-def pre_emphasis(x_ptr, y_ptr, COEFFICIENT: tl.constexpr, BLOCK: tl.constexpr):  # planted: launch-overhead
+def pre_emphasis(x_ptr, y_ptr, COEFFICIENT: tl.constexpr, BLOCK: tl.constexpr):  # planted: launch-per-slice
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + t)
     before = tl.load(x_ptr + t - 1, mask=t > 0, other=0.0)

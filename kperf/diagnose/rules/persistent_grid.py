@@ -1,0 +1,165 @@
+"""A persistent kernel that is launched with a number of programs that does not fit the GPU's SMs."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.arch import H200, SM_90A
+from kperf.console import agreeing
+from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, inside, loops_around
+from kperf.diagnose.loops import carried, innermost
+from kperf.diagnose.occupancy import arithmetic_bounds, ctas
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.waves import bounds_of, memory_bounds, origins_of
+from kperf.ir.origins import Origins
+from kperf.ir.ttgir import Operation
+from kperf.ir.values import loop_begins
+from kperf.trace.analyze.finding import Finding
+
+_LIKELY = 0.85
+"""The power of the gain that is likely: 1.68 x of 1.83 x (persistent_wgrad, an H200). SMs that are busy share the
+GPU's power and L2 with fewer others during a last wave."""
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """Programs that share tiles: program p has the tiles p, p + programs and so on."""
+
+    programs: int
+    tiles: int
+    slots: int
+
+    def waves(self) -> list[tuple[int, int]]:
+        """Of each wave: its programs, and the tiles of the one that has most."""
+        begins = range(0, self.programs, self.slots)
+        return [(min(self.slots, self.programs - at), math.ceil((self.tiles - at) / self.programs)) for at in begins]
+
+    def times(self) -> tuple[float, float]:
+        """In tiles of an SM that has one program: if programs of one SM share its units, and if each only waits."""
+        shared = sum(math.ceil(programs / H200.sms) * tiles for programs, tiles in self.waves())
+        return shared, sum(tiles for _, tiles in self.waves())
+
+    def gain(self, other: "_Launch") -> float:
+        """How much faster the other one is at least."""
+        return min(mine / its for mine, its in zip(self.times(), other.times(), strict=True))
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """By the grid, where another number of programs computes the same tiles in less time.
+
+    The number is free where a loop over tiles begins at the program's id, and its step is the number of programs. Tiles
+    that wait for memory are left out: fewer SMs may be enough for its rate.
+    """
+    launch = _launch_of(kernel)
+    if launch is None or memory_bounds(kernel):
+        return
+    room = launch.slots // H200.sms
+    others = [_Launch(min(held * H200.sms, launch.tiles), launch.tiles, launch.slots) for held in range(1, room + 1)]
+    best = max(others, key=launch.gain)
+    most = launch.gain(best)
+    if most < MEDIUM_GAIN:
+        return
+    held = math.ceil(best.programs / H200.sms)
+    yield kernel.finding(
+        RULE.id,
+        None,
+        "high" if most >= SEVERE_GAIN else "medium",
+        _message(launch),
+        f"launch {best.programs} programs: min(tiles, {f'{held} * ' if held > 1 else ''}sms), where sms is "
+        "torch.cuda.get_device_properties(device).multi_processor_count; the step of the loop over tiles is the same "
+        "number, or tl.num_programs(0)",
+        {"programs": launch.programs, "tiles": launch.tiles, "ctas_per_sm": room, "sms": H200.sms},
+        estimate=(most**_LIKELY, 1.0, most),
+    )
+
+
+def _message(launch: _Launch) -> str:
+    """Where SMs are idle: in the last wave, in all of the launch, or where others have one program more."""
+    last = launch.programs % launch.slots
+    fit = f"{launch.slots} programs fit on {H200.sms} SMs at once"
+    if launch.programs > launch.slots:
+        tiles = launch.waves()[-1][1]
+        return (
+            f"{fit}, and the launch has {launch.programs}: the last {last or launch.slots} begin when others end, and "
+            f"take {tiles} {agreeing(tiles, 'tile', 'tiles')} each"
+        )
+    if launch.programs < H200.sms:
+        return (
+            f"{launch.programs} persistent programs leave {H200.sms - launch.programs} of {H200.sms} SMs without work"
+        )
+    more = launch.programs % H200.sms
+    return (
+        f"{fit}, and the launch has {launch.programs}: {more} {agreeing(more, 'SM has', 'SMs have')} one program more "
+        "than the other SMs, and each program has as many tiles"
+    )
+
+
+def _launch_of(kernel: Kernel) -> _Launch | None:
+    """None where no loop shares tiles among the programs, or where a tile is not known to be computed."""
+    count = math.prod(kernel.grid or ())
+    origins = origins_of(kernel) if count > 1 and max(kernel.grid or ()) == count else None
+    if origins is None or kernel.resources is None or not ctas(kernel):
+        return None
+    loops = [loop for loop in kernel.named(*LOOPS) if not loops_around(loop)]
+    tiles = [_tiles(origins, loop, count) for loop in loops]
+    others = [loop for loop, shared in zip(loops, tiles, strict=True) if not shared]
+    if not any(tiles) or not all(_differs(origins, loop) for loop in others):
+        return None
+    if not any(_computes(kernel, loop) for loop in loops):
+        return None
+    return _Launch(count, max(tiles), ctas(kernel) * H200.sms)
+
+
+def _differs(origins: Origins, loop: Operation) -> bool:
+    """Whether a loop is longer in some programs, as what `flatten=True` makes of a loop over tiles and its inner one.
+
+    The loop over tiles is left, before it, and counts the iterations.
+    """
+    bounds = bounds_of(origins, loop)
+    return bounds is not None and bounds[1].size > 1
+
+
+def _tiles(origins: Origins, loop: Operation, count: int) -> int:
+    """Iterations of a loop in all programs, of which each begins at its id and takes every `count`th one; else 0."""
+    bounds = bounds_of(origins, loop) if loop.name == "scf.for" else _bounds_of_while(origins, loop)
+    if bounds is None:
+        return 0
+    begins, end, step = bounds
+    apart = np.unique(np.diff(begins)) if begins.shape == (count,) else np.zeros(0)
+    if len(apart) != 1 or apart[0] <= 0 or end.size != 1 or step.size != 1 or step.flat[0] != apart[0] * count:
+        return 0
+    return max(math.ceil((int(end.flat[0]) - int(begins[0])) / int(apart[0])), 0)
+
+
+def _bounds_of_while(origins: Origins, loop: Operation) -> tuple[NDArray[np.int64], ...] | None:
+    """As `bounds_of`, of `while tile < tiles`, in which a tile moves on by the same number in each iteration."""
+    before, after = loop.regions
+    condition, begun = before.operations[-1], re.findall(r"(%[\w$.-]+) = %", loop.rest)
+    test, names = origins.maker(condition, 0), [name for name, _ in carried(loop)]
+    if test is None or test.name != "arith.cmpi" or test.rest.split(",")[0].strip() not in ("slt", "ult"):
+        return None
+    tested = test.operands[0]
+    place = begun.index(tested) if tested in begun and list(condition.operands[1:]) == begun else len(begun)
+    moved = origins.maker(after.operations[-1], place)
+    if moved is None or moved.name != "arith.addi" or moved.operands[0] != names[place]:
+        return None
+    found = (origins.of(loop.parent, loop_begins(loop)[place]), origins.operand(test, 1), origins.operand(moved, 1))
+    return None if None in found else tuple(one.numbers for one in found if one is not None)
+
+
+def _computes(kernel: Kernel, loop: Operation) -> bool:
+    """Whether a loop multiplies matrices, or an innermost loop of it computes for longer than memory takes."""
+    if any(op.name in MMAS for op in inside(loop)):
+        return True
+    inner = [one for one in innermost(kernel) if one is loop or loop in loops_around(one)]
+    return any(arithmetic_bounds(kernel, one) for one in inner)
+
+
+RULE = Rule(
+    "persistent-grid", "Persistent programs that do not fit the SMs", check, needs="launch", targets=(SM_90A.name,)
+)

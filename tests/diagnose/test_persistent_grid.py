@@ -1,0 +1,137 @@
+"""The rule `persistent-grid`: how many programs a persistent kernel is launched with."""
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+
+pytestmark = pytest.mark.kernels
+
+GEMM = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, M, N, K, programs, per, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles_n = N // BN
+    for tile in {loop}:
+        m = tile // tiles_n * BM + tl.arange(0, BM)
+        n = tile % tiles_n * BN + tl.arange(0, BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for start in range(0, K, BK):
+            k = start + tl.arange(0, BK)
+            acc = tl.dot(tl.load(a + m[:, None] * K + k), tl.load(b + k[:, None] * N + n), acc)
+        tl.store(c + m[:, None] * N + n, acc.to(tl.bfloat16))
+
+M, N, K = {shape}
+BM, BN, warps, programs = {launch}
+a, b, c = (torch.empty(*of, device="cuda", dtype=torch.bfloat16) for of in ((M, K), (K, N), (M, N)))
+per = triton.cdiv(M // BM * (N // BN), programs)
+gemm[(programs,)](a, b, c, M, N, K, programs, per, BM, BN, 64, num_warps=warps, num_stages=3)
+"""
+STRIDE = "range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, {})"
+BY_ARGUMENT, BY_GRID = STRIDE.format("programs"), STRIDE.format("tl.num_programs(0)")
+LARGE = "8192, 8192, 4096"
+WIDE, SMALL = "128, 256, 8", "64, 128, 4"
+"""Tiles of which an SM holds one, and two or more."""
+
+
+def found(tmp_path, text):
+    script = tmp_path / "it.py"
+    script.write_text(text)
+    every = [one for kernel in inputs.read(str(script), (), SM_90A) for one in diagnose(kernel).findings]
+    return [one for one in every if one.id in ("persistent-grid", "launch-too-small")]
+
+
+def of_gemm(tmp_path, loop, launch, shape=LARGE):
+    return found(tmp_path, GEMM.format(loop=loop, launch=launch, shape=shape))
+
+
+@pytest.mark.parametrize("loop", [BY_ARGUMENT, BY_GRID])
+def test_programs_that_wait_for_others_are_a_second_wave(tmp_path, loop):
+    (one,) = of_gemm(tmp_path, loop, f"{WIDE}, 144")
+    assert (one.id, one.severity, one.source.line) == ("persistent-grid", "high", 5)
+    assert one.evidence == {"programs": 144, "tiles": 2048, "ctas_per_sm": 1, "sms": 132}
+    assert one.message == (
+        "132 programs fit on 132 SMs at once, and the launch has 144: the last 12 begin when others end, and take 14 "
+        "tiles each"
+    )
+    assert one.advice.startswith("launch 132 programs: min(tiles, sms), where sms is torch.cuda.get_device_properties(")
+    assert one.estimate.high == pytest.approx((15 + 14) / 16)
+
+
+WHILE = """
+    tile = tl.program_id(0)
+    while tile < M // BM * tiles_n:"""
+
+
+def test_a_while_loop_over_tiles_is_one_too(tmp_path):
+    text = GEMM.replace("\n    for tile in {loop}:", WHILE).replace(
+        "tl.bfloat16))\n", "tl.bfloat16))\n        tile += {loop}\n"
+    )
+    launch = {"launch": f"{WIDE}, 144", "shape": LARGE}
+    (one,) = found(tmp_path, text.format(loop="tl.num_programs(0)", **launch))
+    assert (one.id, one.evidence["tiles"]) == ("persistent-grid", 2048)
+    assert found(tmp_path, text.format(loop="128", **launch)) == []
+
+
+def test_a_flattened_loop_over_tiles_is_one_too(tmp_path):
+    flat = BY_GRID.replace("range(", "tl.range(", 1).removesuffix(")") + ", flatten=True)"
+    (one,) = of_gemm(tmp_path, flat, f"{WIDE}, 144")
+    assert (one.id, one.evidence["tiles"]) == ("persistent-grid", 2048)
+
+
+def test_the_programs_of_a_smaller_gpu_leave_sms_idle(tmp_path):
+    (one,) = of_gemm(tmp_path, BY_GRID, f"{WIDE}, 108")
+    assert (one.id, one.severity) == ("persistent-grid", "medium")
+    assert one.evidence["explains"] == "launch-too-small"
+    assert one.message == "108 persistent programs leave 24 of 132 SMs without work"
+    assert one.estimate.high == pytest.approx(19 / 16)
+
+
+def test_some_sms_have_one_program_more(tmp_path):
+    (one,) = of_gemm(tmp_path, BY_GRID, f"{SMALL}, 144")
+    assert (one.id, one.severity) == ("persistent-grid", "high")
+    assert "the launch has 144: 12 SMs have one program more than the other SMs" in one.message
+    assert "* sms)" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("loop", "launch", "shape"),
+    [
+        (BY_GRID, f"{WIDE}, 132", LARGE),
+        (BY_GRID, f"{WIDE}, 128", LARGE),  # 16 tiles each, as with 132
+        (BY_GRID, f"{SMALL}, 132", LARGE),
+        (BY_GRID, f"{SMALL}, 264", LARGE),
+        (BY_GRID, f"{WIDE}, 2048", LARGE),  # a tile each
+        (BY_GRID, f"{WIDE}, 144", "1536, 3072, 4096"),  # there are no more tiles
+        (BY_GRID, f"{WIDE}, 1320", "16384, 16896, 4096"),  # ten whole waves
+        ("range(tl.program_id(0) * per, min(tl.program_id(0) * per + per, M // BM * tiles_n))", f"{WIDE}, 144", LARGE),
+        ("range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, 128)", f"{WIDE}, 144", LARGE),
+    ],
+)
+def test_grids_that_fit_or_that_share_no_tiles_by_their_number_are_none(tmp_path, loop, launch, shape):
+    assert [one for one in of_gemm(tmp_path, loop, launch, shape) if one.id == "persistent-grid"] == []
+
+
+WALK = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def walk(x, y, n, BLOCK: tl.constexpr):
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        v = tl.load(x + i)
+        for _ in tl.static_range({steps}):
+            v = v * v + 0.5
+        tl.store(y + i, v)
+
+n = 1 << 26
+x, y = torch.empty(2, n, device="cuda")
+walk[({programs},)](x, y, n, 1024, num_warps=32)
+"""
+
+
+@pytest.mark.parametrize(("steps", "programs", "count"), [(400, 300, 1), (400, 264, 0), (1, 300, 0)])
+def test_elements_that_are_computed_count_and_those_that_memory_brings_do_not(tmp_path, steps, programs, count):
+    assert len(found(tmp_path, WALK.format(steps=steps, programs=programs))) == count
