@@ -49,7 +49,9 @@ def test_a_row_that_its_flag_drops_need_not_be_loaded(tmp_path, flag, store, kin
 
 
 def test_one_flag_of_a_cta_is_a_branch(tmp_path):
-    one = finding(tmp_path, "tl.load(flags + tl.program_id(0)) > 3", "tl.store(out + tl.program_id(0), tl.sum(v) * flag)")
+    one = finding(
+        tmp_path, "tl.load(flags + tl.program_id(0)) > 3", "tl.store(out + tl.program_id(0), tl.sum(v) * flag)"
+    )
     assert "a CTA whose flag drops the result" in one.message
     assert one.advice.startswith("branch before the loads")
 
