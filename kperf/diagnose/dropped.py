@@ -25,7 +25,7 @@ def is_even(condition: NDArray[Any], access: Access) -> bool:
     numbers = access.value.numbers
     sectors = numbers // SECTOR_BYTES
     each = np.stack([sectors.ravel(), np.broadcast_to(condition, numbers.shape).ravel()])
-    return np.unique(each, axis=1).shape[1] <= _MIXED * len(np.unique(sectors))
+    return bool(np.unique(each, axis=1).shape[1] <= _MIXED * len(np.unique(sectors)))
 
 
 def gain_without(kernel: Kernel, dropped: float) -> float:
