@@ -54,6 +54,7 @@ EVIDENCE = {
     "mask-stops-vectors": _LOAD,
     "redundant-load": _LOAD,
     "both-sides-loaded": _LOAD,
+    "zeroed-after-reading": _LOAD,
     "few-bytes-in-flight": _LATENCY,
     "loads-not-pipelined": _LATENCY,
     "too-few-stages": _LATENCY,

@@ -176,10 +176,13 @@ class Values:
         """The operation that makes what has this name in a region; None of arguments and of what loops carry."""
         return self._made.get(self._resolve(region, name))
 
-    def sources(self, operation: Operation, index: int, until: tuple[str, ...] = ()) -> list[Operation]:
+    def sources(
+        self, operation: Operation, index: int, until: tuple[str, ...] = (), but: Container[int] = ()
+    ) -> list[Operation]:
         """All operations from which an operand is computed, in whatever iteration or branch.
 
-        Of operations named in `until` the operands are not followed.
+        Of operations named in `until` the operands are not followed. but: lines of operations that are left out, and
+        what only these need.
         """
         by_line: dict[int, Operation] = {}
         visited: set[tuple[int, str]] = set()
@@ -192,7 +195,7 @@ class Values:
             visited.add(key)
             carried = self._carried.get(key)
             op = carried.loop if carried is not None else self._made.get(key)
-            if op is None:
+            if op is None or op.line in but:
                 continue
             by_line[op.line] = op
             if carried is not None:

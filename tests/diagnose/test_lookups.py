@@ -106,3 +106,73 @@ def test_a_tile_of_comparisons_is_a_lookup(tmp_path, result, is_membership):
 )
 def test_a_tile_that_needs_all_entries_is_none(tmp_path, result):
     assert finding(tmp_path, TILE.replace("RESULT", result), entries=64) is None
+
+
+PRODUCT = """
+def copied(code, table, w, out, n, R: tl.constexpr, K: tl.constexpr, C: tl.constexpr, N: tl.constexpr):
+    row, col = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, C)
+    x = tl.load(code + row)
+    acc = tl.zeros((R, C), tl.float32)
+    for first in range(0, N, K):
+        i = first + tl.arange(0, K)
+        t, e = tl.load(table + i[:, None] * C + col[None, :]), tl.load(w + i)
+        hot = HOT
+        acc = DOT
+    tl.store(out + row[:, None] * C + col[None, :], acc.to(tl.float16))
+"""
+DOT = "tl.dot(hot.to(tl.float16), t, acc)"
+EQUAL = "x[:, None] == i[None, :]"
+BETWEEN = "(row[:, None] >= e[None, :]) & (row[:, None] < tl.load(w + i + 1)[None, :])"
+
+
+def product(folder, hot, dot=DOT, entries=1024):
+    source = PRODUCT.replace("HOT", hot).replace("DOT", dot)
+    sizes = ("R=128", "K=64", "C=128", f"N={entries}")
+    return found(folder, source, "*i32,*fp16,*i32,*fp16,i32:16", *sizes, num_stages=3).get(RULE)
+
+
+@pytest.mark.parametrize(
+    ("hot", "dot"),
+    [
+        (EQUAL, DOT),
+        (f"({EQUAL}) & (x < n)[:, None]", DOT),
+        (f"tl.where({EQUAL}, e[None, :].to(tl.float32), 0.0)", DOT),
+        (f"({EQUAL}).to(tl.float16) * 2.0", DOT),
+        ("tl.trans((i[:, None] == x[None, :]).to(tl.float16))", "tl.dot(hot, t, acc)"),
+        ("i[:, None] == x[None, :]", "acc + tl.trans(tl.dot(tl.trans(t), hot.to(tl.float16)))"),
+    ],
+)
+def test_a_product_with_one_1_a_row_copies_rows(tmp_path, hot, dot):
+    one = product(tmp_path, hot, dot)
+    assert (one.severity, one.confidence, one.source.line) == ("high", "medium", 12)
+    assert (one.evidence["entries"], one.evidence["elements"]) == (1024, 128)
+    assert "tl.load(table + index[:, None]" in one.advice
+
+
+def test_nothing_says_that_intervals_do_not_overlap(tmp_path):
+    one = product(tmp_path, BETWEEN)
+    assert (one.severity, one.confidence) == ("medium", "low")
+    assert "nothing in the code says that the intervals do not overlap" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("hot", "dot"),
+    [
+        ("row[:, None] == e[None, :]", DOT),  # a sum by groups
+        ("x[:, None] == e[None, :]", DOT),
+        ("x[:, None] != i[None, :]", DOT),
+        ("x[:, None] >= i[None, :]", DOT),  # a prefix
+        ("(row[:, None] >= i[None, :]) & (row[:, None] < i[None, :] + 16)", DOT),  # a band
+        ("x[:, None] >= e[None, :]", DOT),
+        (f"({EQUAL}) | (x[:, None] == i[None, :] + 1)", DOT),
+        (f"({EQUAL}).to(tl.float16) + (x[:, None] == i[None, :] + 1).to(tl.float16)", DOT),
+        (EQUAL, "tl.dot(hot.to(tl.float16), tl.exp(t.to(tl.float32)).to(tl.float16), acc)"),
+        (EQUAL, "tl.dot(tl.trans(hot.to(tl.float16)), tl.load(out + row[:, None] * C + col)).sum(0)[None, :] + acc"),
+    ],
+)
+def test_a_product_that_adds_up_rows_is_none(tmp_path, hot, dot):
+    assert product(tmp_path, hot, dot) is None
+
+
+def test_a_short_product_hides_behind_memory(tmp_path):
+    assert product(tmp_path, EQUAL, entries=64) is None

@@ -1,16 +1,13 @@
 """Tiles that are loaded whole, of which `tl.where` drops whole rows."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kperf.diagnose.bound import bound_of
+from kperf.diagnose.dropped import KEPT, gain_without, is_even, moved_by
 from kperf.diagnose.kernel import (
     LOOPS,
-    TMA_LOADS,
     Access,
     Kernel,
     conditions_of,
@@ -19,20 +16,14 @@ from kperf.diagnose.kernel import (
     mask_place,
     name_of,
 )
-from kperf.diagnose.loops import tile_bytes
-from kperf.diagnose.occupancy import arithmetic_of_cta
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS, Labels
 from kperf.trace.analyze.finding import Finding
 
 _IF_TRUE, _IF_FALSE = 1, 2
 """Places of the choices among the operands of `arith.select`."""
-_KEPT = 0.5
-"""Of two sides, or of one beside a constant, where nothing says how often the condition holds."""
-_MIXED = 1.25
-"""Values of the condition in a sector, in the mean: where rows begin inside of sectors, neighbours share some."""
 _ELEMENTWISE = ("arith.", "math.", "ttg.convert_layout", "tt.fp_to_fp", "tt.bitcast", "tt.extern_elementwise")
 """Beginnings of the names of operations of which each element needs the same element of their operands."""
 _MASKED = ("tt.load", "amdg.buffer_load")
@@ -78,7 +69,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     likely, most = _gain(kernel, choices)
     if likely < MEDIUM_GAIN:
         return
-    largest = max(choices, key=lambda choice: _saved(kernel, choice, _KEPT))
+    largest = max(choices, key=lambda choice: _saved(kernel, choice, KEPT))
     names = {place: " and ".join(_names(kernel, side)) for place, side in sorted(largest.sides.items())}
     whole = " and ".join(names.values())
     others = lines_of((choice.select for choice in choices), largest.select)
@@ -156,13 +147,10 @@ def _end(labels: Labels, users: _Users, access: Access) -> tuple[Operation, int]
 
 
 def _is_even(labels: Labels, select: Operation, access: Access) -> bool:
-    """Whether a condition is the same for all elements of each sector that an access loads."""
-    condition, numbers = labels.operand(select, 0), access.value.numbers
-    if condition is None or condition.numbers.shape not in ((), numbers.shape):
-        return False
-    sectors = numbers // SECTOR_BYTES
-    each = np.stack([sectors.ravel(), np.broadcast_to(condition.numbers, numbers.shape).ravel()])
-    return np.unique(each, axis=1).shape[1] <= _MIXED * len(np.unique(sectors))
+    """Whether the condition of a choice is the same for all elements of each sector that an access loads."""
+    condition = labels.operand(select, 0)
+    shapes = ((), access.value.numbers.shape)
+    return condition is not None and condition.numbers.shape in shapes and is_even(condition.numbers, access)
 
 
 def _has_mask(kernel: Kernel, select: Operation, access: Access) -> bool:
@@ -203,35 +191,15 @@ def _names(kernel: Kernel, side: Sequence[Access]) -> list[str]:
 
 def _saved(kernel: Kernel, choice: _Choice, part: float) -> float:
     """Bytes that a CTA need not load if so large a part of the first side is dropped, and the rest of the other."""
-    sizes = [sum(_moved(kernel, access) for access in side) for side in choice.sides.values()]
+    sizes = [sum(moved_by(kernel, access) for access in side) for side in choice.sides.values()]
     return part * sizes[0] + (1 - part) * sum(sizes[1:])
 
 
 def _gain(kernel: Kernel, choices: Sequence[_Choice]) -> tuple[float, float]:
-    """The likely and the most gain: bytes now over bytes where only what is kept is loaded; arithmetic stays.
-
-    Of the 1.48 x of state_reset (H100), which moves three tiles in place of two, this gives 1.5.
-    """
-    moved = sum(_moved(kernel, access) for access in kernel.accesses)
-    moved += sum(tile_bytes(op) * kernel.times(op) for op in kernel.named(*TMA_LOADS))
-    computed = arithmetic_of_cta(kernel, kernel.operations)
-    computed *= kernel.arch.memory_bytes_per_cycle
-
-    def gain(saved: float) -> float:
-        return max(moved, computed) / max(moved - saved, computed, 1.0)
-
-    most = (max(_saved(kernel, choice, 0.0), _saved(kernel, choice, 1.0)) for choice in choices)
-    return gain(sum(_saved(kernel, choice, _KEPT) for choice in choices)), gain(sum(most))
-
-
-def _moved(kernel: Kernel, access: Access) -> float:
-    """What a CTA's access moves to or from device memory: not what the whole grid shares, which L2 keeps."""
-    asked = access.asked_bytes * kernel.times(access.operation)
-    tensors = access.value.arguments & kernel.lengths.keys()
-    if kernel.grid is None or len(tensors) != 1:
-        return asked if access.value.program or access.value.loaded else 0.0
-    whole = kernel.lengths[next(iter(tensors))] * access.tensor.bytes
-    return min(asked, whole / math.prod(kernel.grid))
+    """The likely and the most gain where only what is kept is loaded."""
+    most = sum(max(_saved(kernel, choice, 0.0), _saved(kernel, choice, 1.0)) for choice in choices)
+    likely = sum(_saved(kernel, choice, KEPT) for choice in choices)
+    return gain_without(kernel, likely), gain_without(kernel, most)
 
 
 RULE = Rule("both-sides-loaded", "Two tiles loaded where one is used", check, moves_less=True)

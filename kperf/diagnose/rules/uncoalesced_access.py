@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import H200, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S
+from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, own, tensor_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
@@ -380,9 +380,22 @@ def _distance(access: Access) -> int:
 
 def _gain(kernel: Kernel, apart: list[Access]) -> float:
     """Bytes that all accesses move over those if these moved what they use."""
-    moved = sum(_weight(kernel, one, one.tile_sectors * SECTOR_BYTES) for one in kernel.accesses)
+    moved = sum(_from_memory_once(kernel, one) for one in kernel.accesses)
     unused = sum(_weight(kernel, one, one.tile_sectors * SECTOR_BYTES) - _weight(kernel, one) for one in apart)
     return moved / max(moved - unused, 1)
+
+
+def _from_memory_once(kernel: Kernel, access: Access) -> float:
+    """Bytes of the sectors that an access moves; at addresses that are data those of its tensor, if L2 keeps it.
+
+    Of ell_spmv this estimates 5.2 x, and 4.82 x were measured (H200).
+    """
+    moved = _weight(kernel, access, access.tile_sectors * SECTOR_BYTES)
+    tensors = kernel.tensors_of(access.operation) & kernel.lengths.keys()
+    if not access.value.scattered or kernel.grid is None or len(tensors) != 1:
+        return moved
+    whole = kernel.lengths[next(iter(tensors))] * access.tensor.bytes
+    return min(moved, whole / math.prod(kernel.grid)) if whole <= H200_L2_KEPT_BYTES else moved
 
 
 def _gain_of_requests(kernel: Kernel, access: Access) -> float:

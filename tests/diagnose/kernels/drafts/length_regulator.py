@@ -41,7 +41,7 @@ def length_regulator(
         end = tl.load(end_ptr + p)
         hidden = tl.load(hidden_ptr + p[:, None] * HIDDEN + h[None, :])
         align = (t[:, None] >= start[None, :]) & (t[:, None] < end[None, :])
-        total = tl.dot(align.to(tl.float16), hidden, total)  # planted: one-hot-product
+        total = tl.dot(align.to(tl.float16), hidden, total)  # planted: lookup-by-comparison
     tl.store(frame_ptr + (batch * FRAMES + t)[:, None] * HIDDEN + h[None, :], total.to(tl.float16))
 
 
