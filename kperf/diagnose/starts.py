@@ -55,7 +55,7 @@ class Starts:
         """What takes how long."""
         return (
             f"starting {self.ctas} CTAs takes {self.starting / 1e3:.0f} us (an H200 starts one in {H200_CTA_NS:.1f} "
-            f"ns), and their bytes and arithmetic take {self.working / 1e3:.3g} us"
+            f"ns), and their loads, stores and arithmetic take {self.working / 1e3:.3g} us"
         )
 
 

@@ -70,8 +70,8 @@ def test_an_elementwise_kernel_can_be_the_epilogue_of_another_one(tmp_path):
     assert (one.estimate.low, one.estimate.high) == (1.0, pytest.approx(moved / least, rel=1e-3))
     assert one.message.startswith("the next launch, second, loads the 0.16 GB of t that this launch stores, and each")
     assert one.advice == (
-        "if nothing else reads t, compute here what second computes of an element, and store the result in place of t; "
-        "if t has to stay in memory, float16 or bfloat16 halves its bytes"
+        "if nothing else reads t, compute here what second computes from each element, and store the results in place "
+        "of t; if t has to stay in memory, float16 or bfloat16 halves its bytes"
     )
 
 
@@ -150,7 +150,7 @@ def rows(row="tl.program_id(0)", at="row * N + c", shape="16384, 2048", grid="ro
 @pytest.mark.parametrize("row", ["tl.program_id(0)", "rows - 1 - tl.program_id(0)", "tl.program_id(0) ^ 5"])
 def test_a_cta_can_go_on_with_its_row_whichever_that_is(tmp_path, row):
     one = found(tmp_path, rows(row))
-    assert "each of its CTAs loads only what one CTA stores" in one.message
+    assert "each of its CTAs loads only what one CTA of this launch stores" in one.message
     assert "a CTA keeps its part of t in registers, computes what softmax computes" in one.advice
 
 

@@ -56,8 +56,8 @@ def test_ctas_that_start_for_longer_than_they_work_are_found(tmp_path, kernel, l
     one = found(tmp_path, kernel, TENSORS + launch)["program-per-item"]
     assert one.severity == "medium"
     assert one.message == (
-        f"a CTA does too little: starting {STARTED} CTAs takes 317 us (an H200 starts one in 0.6 ns), and their bytes "
-        "and arithmetic take 68.8 us"
+        f"each CTA does too little work: starting {STARTED} CTAs takes 317 us (an H200 starts one in 0.6 ns), and "
+        "their loads, stores and arithmetic take 68.8 us"
     )
     assert one.advice.startswith(advice)
     assert one.estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS + LATENCY_NS / STARTED), rel=0.01)

@@ -154,7 +154,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         stored.operations[0],
         "high" if likely >= SEVERE_GAIN else "medium",
         f"the next launch, {pair.second.name}, loads the {stored.bytes / 1e9:.2f} GB of {stored.tensor} that this "
-        f"launch stores, and {why}: of the {moved / 1e9:.2f} GB that both launches move, one kernel would move "
+        f"launch stores, and {why}: both launches together move {moved / 1e9:.2f} GB, and one kernel would move "
         f"{(moved - saved) / 1e9:.2f} GB",
         f"if nothing else reads {stored.tensor}, {advice}{_narrower(stored)}",
         {"bytes": stored.bytes, "moved_gb": moved / 1e9, "least_gb": (moved - saved) / 1e9},
@@ -219,16 +219,16 @@ def _fused(pair: _Pair) -> tuple[str, str] | None:
     (stored, loaded), name = pair.handed[0], pair.second.name
     if all(_is_part_by_part(*sides) for sides in pair.handed):
         return (
-            "each of its CTAs loads only what one CTA stores",
+            "each of its CTAs loads only what one CTA of this launch stores",
             f"write one kernel: a CTA keeps its part of {stored.tensor} in registers, computes what {name} computes, "
-            "and stores the results alone",
+            "and stores only the results",
         )
     if len(pair.handed) > 1 or not stored.is_once or not loaded.is_once:
         return None
     if _is_elementwise_of(loaded):
         return (
-            "each of its results needs one element alone",
-            f"compute here what {name} computes of an element, and store the result in place of {stored.tensor}",
+            "each of its results needs only one element",
+            f"compute here what {name} computes from each element, and store the results in place of {stored.tensor}",
         )
     if _is_elementwise(stored):
         return (

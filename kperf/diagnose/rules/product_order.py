@@ -24,7 +24,11 @@ _TIMES = 2.0
 _CONVERTED = ("arith.truncf", "arith.extf", "arith.negf", "tt.fp_to_fp")
 _SUM_BYTES = 4
 """Of a number of the inner product, which is summed in float32."""
-_UNNAMED = ("its other operand", "the operand of this tl.dot that changes with the loop", "the other one's operand")
+_UNNAMED = (
+    "the operand of this tl.dot that stays the same",
+    "the operand of this tl.dot that changes in the loop",
+    "the other operand of the second tl.dot",
+)
 _Operand = tuple[Operation, int]
 """What reads it, and at which place."""
 _Uses = dict[int, list[_Operand]]
@@ -134,12 +138,12 @@ def _finding(kernel: Kernel, chain: _Chain, gain: float) -> Finding:
         RULE.id,
         chain.first,
         "high" if gain >= SEVERE_GAIN else "medium",
-        f"the result of this tl.dot is {chain.length} long in all iterations, and the tl.dot on line {line} sums over "
-        f"this length, with only linear operations between: the launch takes {chain.done / 1e9:.3g} GFLOP, and with "
-        f"{b} and {c} multiplied first {chain.least / 1e9:.3g} GFLOP",
-        f"multiply {b} and {c} first, in a kernel of its own whose loop over this length does state = "
-        f"tl.dot({chain.tiles}, state) of their tiles b and c ({chain.depth} x {chain.columns} sums, {chain.pairs} "
-        f"times in the launch); then multiply {a} by the state, without a loop",
+        f"the tl.dot on line {line} multiplies the result of this tl.dot and sums over a length of {chain.length} in "
+        f"all iterations, with only linear operations between the two: the launch takes {chain.done / 1e9:.3g} GFLOP, "
+        f"and would take {chain.least / 1e9:.3g} GFLOP if {b} and {c} were multiplied first",
+        f"multiply {b} and {c} first, in another kernel: it loops over this length with state = "
+        f"tl.dot({chain.tiles}, state), where b and c are their tiles (a state has {chain.depth} x {chain.columns} "
+        f"numbers, and the launch needs {chain.pairs} states); then multiply {a} by the state here, without a loop",
         {
             "length": chain.length,
             "depth": chain.depth,

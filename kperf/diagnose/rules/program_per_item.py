@@ -20,7 +20,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         widest.operation,
         "medium",
-        f"a CTA does too little: {starts.words}",
+        f"each CTA does too little work: {starts.words}",
         advice,
         {"ctas": starts.ctas, "starting_us": starts.starting / 1e3, "working_us": starts.working / 1e3},
         confidence="medium",

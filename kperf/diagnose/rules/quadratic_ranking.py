@@ -58,12 +58,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             ranking.compared,
             "high" if gain >= SEVERE_GAIN else "medium",
-            f"each of {ranking.elements} elements is compared with all {ranking.row} elements of its row, to count "
-            f"those before it: this takes some {counting:.0f} cycles of an SM, a sort takes some {sorting:.0f} cycles, "
-            f"and all other work takes {max(others, least):.0f} cycles",
-            f"sort each row once, with an element's place i in the low {bits} bits of its key: order = "
-            f"tl.sort((bits_of_x << {bits}) | i) & {(1 << bits) - 1}, in 64 bits where 32 are too few, and "
-            "tl.store(rank + order, i); if a row is too long for one CTA, call torch.argsort before the launch",
+            f"to rank {ranking.elements} elements, the kernel compares each with all {ranking.row} elements of its "
+            f"row: this takes some {counting:.0f} cycles of an SM, a sort would take some {sorting:.0f} cycles, and "
+            f"all other work takes {max(others, least):.0f} cycles",
+            f"sort each row once, by integer keys with the element's index i in the low {bits} bits: order = "
+            f"tl.sort((bits_of_x << {bits}) | i) & {(1 << bits) - 1}, then tl.store(rank + order, i), where bits_of_x "
+            "are integers in the order of x; use 64-bit keys if 32 bits are too few; if a row is too long for one CTA, "
+            "call torch.argsort before the launch",
             {
                 "elements": ranking.elements,
                 "row": ranking.row,

@@ -24,12 +24,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         costliest,
         "high" if table.gain >= SEVERE_GAIN else "medium",
-        f"{table.times:.0f} CTAs compute the same function of {tensor_types(costliest.rest)[-1].size} indices{also}, "
-        f"and no data decide it: this takes some {table.computing:.0f} cycles of an SM in each CTA, all other "
-        f"arithmetic takes {table.others:.0f} cycles, and loading the values takes {table.loading:.0f} cycles",
-        "compute the values once before the launch, in torch or in a kernel of its own, together with constants that "
-        f"multiply them, store them as a table of at most {whole:.0f} bytes in the type in which they are used, and "
-        "load them here",
+        f"{table.times:.0f} CTAs compute this function of the same {tensor_types(costliest.rest)[-1].size} "
+        f"numbers{also}, without loaded data: this takes some {table.computing:.0f} cycles of an SM in each CTA, all "
+        f"other arithmetic takes {table.others:.0f} cycles, and loading the values would take {table.loading:.0f} "
+        "cycles",
+        "compute the values once before the launch, in torch or in another kernel, and include constant factors; store "
+        f"them as a table of at most {whole:.0f} bytes, in the type that this kernel uses; load the table here",
         {
             "repeated": table.times,
             "table_bytes": whole,
