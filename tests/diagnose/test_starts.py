@@ -98,6 +98,16 @@ def test_the_rule_that_names_the_cause_says_how_long_the_starts_take(tmp_path, w
     assert findings[rule].estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS * width / 128), rel=0.02)
 
 
+def test_a_launch_of_a_few_ctas_gains_nothing_by_fewer(tmp_path):
+    """They start together, and wait for memory once: more work for each leaves more SMs without any."""
+    one = found(tmp_path, COPY, TENSORS + "copy[(4,)](x, y, 4, num_warps=4)")["idle-threads"]
+    assert one.severity == "low"
+    assert (one.estimate.speedup, one.estimate.low) == (1.0, 1.0)
+    assert one.estimate.high >= 1.0
+    assert "starting" not in one.message
+    assert one.advice == "launch with num_warps=1"
+
+
 @pytest.mark.parametrize(
     ("gpu", "kernel", "ctas", "written"),
     [("h200", "edge_scores", 1 << 21, "0.606"), ("h100-80gb-hbm3", "beam_kv_reorder", 1 << 20, "0.604")],
