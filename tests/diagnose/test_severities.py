@@ -1105,3 +1105,25 @@ def test_the_steps_of_a_recurrence_are_not_shared_out_to_more_ctas(tmp_path, bod
         "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
     )
     assert ("low-occupancy" in found(tmp_path, STATES.replace("BODY", body), launch)) == advised
+
+
+GEMM = """
+def gemm(a, b, c, K: tl.constexpr, B: tl.constexpr):
+    m, n = tl.program_id(0) * B + tl.arange(0, B), tl.program_id(1) * B + tl.arange(0, B)
+    acc = tl.zeros((B, B), tl.float32)
+    for i in range(K // B):
+        k = i * B + tl.arange(0, B)
+        acc += tl.dot(tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * 4096 + n[None, :]))
+    tl.store(c + m[:, None] * 4096 + n[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("side", "severity", "stages"), [(4, "high", 3), (32, "medium", 2)])
+def test_stages_take_no_cta_away_from_an_sm_that_has_one(tmp_path, side, severity, stages):
+    """16 CTAs have an SM each, of which 1024 have several: there they wait for memory in turn."""
+    launch = f'a = torch.empty(4096, 4096, {BF16})\nc = torch.empty(4096, 4096, device="cuda")\n'
+    launch += f"gemm[({side}, {side})](a, a, c, 4096, 128, num_warps=8, num_stages=1)"
+    finding = found(tmp_path, GEMM, launch)["loads-not-pipelined"]
+    assert finding.severity == severity
+    assert f"num_stages={stages}" in finding.advice
+    assert ("only one CTA fits on an SM" in finding.advice) == (side == 32)
