@@ -1127,3 +1127,20 @@ def test_stages_take_no_cta_away_from_an_sm_that_has_one(tmp_path, side, severit
     assert finding.severity == severity
     assert f"num_stages={stages}" in finding.advice
     assert ("only one CTA fits on an SM" in finding.advice) == (side == 32)
+
+
+SCALED = """
+def scaled(x, y, D, B: tl.constexpr):
+    row, n = tl.program_id(0) * D, tl.arange(0, B)
+    for start in range(0, tl.cdiv(D, B)):
+        at = start * B + n
+        tl.store(y + row + at, tl.load(x + row + at, mask=at < D) * 2, mask=at < D)
+"""
+
+
+@pytest.mark.parametrize(("length", "most"), [(100, None), (300, 3), (6000, 16)])
+def test_a_loop_waits_for_memory_no_more_often_than_it_runs(tmp_path, length, most):
+    """Rows of a benchmark may be as short as one tile: nothing is left to load at once."""
+    launch = f"x = torch.empty(128, {length}, {BF16})\ny = torch.empty_like(x)\n"
+    finding = found(tmp_path, SCALED, f"{launch}scaled[(128,)](x, y, {length}, 128)").get("few-bytes-in-flight")
+    assert (finding and finding.estimate.high) == most
