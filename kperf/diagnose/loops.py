@@ -114,7 +114,9 @@ def index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | No
     return None
 
 
-def never_ahead(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str] | None:
+def never_ahead(  # noqa: PLR0911 (a case a reason)
+    kernel: Kernel, loop: Operation, op: Operation
+) -> tuple[str, str] | None:
     """Why the compiler loads a tile ahead in no loop of this structure, and what to do; None where it may.
 
     op: a load of the loop.

@@ -101,7 +101,7 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
     if is_row(kernel, widest):
         return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
     tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
-    return f"let a CTA work on {times} times as many elements (BLOCK)", tiles
+    return f"let a CTA work on {times} times as many elements (a larger BLOCK, or several rows)", tiles
 
 
 def is_row(kernel: Kernel, access: Access) -> bool:

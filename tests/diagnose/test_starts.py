@@ -48,7 +48,7 @@ LATENCY_NS = 646
     ("kernel", "launch", "advice"),
     [
         (ROW, f"row[(1 << 10, {STARTED >> 10})](x, y, 128, num_warps=1)", "let a CTA work on 16 rows at once"),
-        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (BLOCK)"),
+        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (a larger"),
     ],
     ids=["a row a program", "a few elements a program"],
 )
