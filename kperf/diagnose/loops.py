@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from kperf.diagnose.kernel import (
     ASYNC_COPIES,
@@ -114,7 +114,9 @@ def index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | No
     return None
 
 
-def never_ahead(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str] | None:
+def never_ahead(  # noqa: PLR0911 (a case a reason)
+    kernel: Kernel, loop: Operation, op: Operation
+) -> tuple[str, str] | None:
     """Why the compiler loads a tile ahead in no loop of this structure, and what to do; None where it may.
 
     op: a load of the loop.
@@ -124,6 +126,12 @@ def never_ahead(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, st
     around = list(own(loops_around(op)[0]))
     if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in around):
         return "it is in a branch of the loop", "load before the branch, with the branch's condition as the mask"
+    if _is_multiplied_in_branches(kernel, around, op):
+        return (
+            "the tl.dot that takes it is in a branch of the loop",
+            "compute tl.dot in each iteration, outside of the branch, and choose with tl.where, as acc += "
+            "tl.where(condition, tl.dot(a, b), 0.0); where the condition always holds, leave out the branch",
+        )
     if any(inner.name in _BARRIERS for inner in around):
         return (
             "the compiler pipelines no loop with a barrier or a print",
@@ -137,6 +145,20 @@ def never_ahead(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, st
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
     return None
+
+
+def _is_multiplied_in_branches(kernel: Kernel, around: Sequence[Operation], op: Operation) -> bool:
+    """Whether all MMAs of a loop that take a tile are in branches of it. around: the loop's operations."""
+    makers = (kernel.values.maker(op, place) for place in range(len(op.operands)) if op.name in ASYNC_COPIES)
+    allocated = [one for one in makers if one is not None and one.name == "ttg.local_alloc"]
+    branches = [inner for one in around if one.name == "scf.if" for inner in inside(one)]
+    reading = [one for one in around if one.name in MMAS and _has_operand(kernel, one, [op, *allocated])]
+    return bool(reading) and all(mma in branches for mma in reading)
+
+
+def _has_operand(kernel: Kernel, mma: Operation, tiles: Sequence[Operation]) -> bool:
+    """Whether an operand of an MMA is computed of one of these."""
+    return any(one in tiles for place in (0, 1) for one in kernel.values.sources(mma, place))
 
 
 def own_stages(kernel: Kernel, loop: Operation) -> int | None:

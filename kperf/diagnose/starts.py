@@ -62,7 +62,8 @@ class Starts:
 def starts_of(kernel: Kernel) -> Starts | None:
     """Of a launch that takes longer to start its CTAs than they work; None of others, and where that is not known.
 
-    That is known of kernels without loops, MMAs and atomics.
+    That is known of kernels without loops, MMAs and atomics. CTAs of one wave wait for memory together, once: fewer of
+    them leave more SMs without work.
     """
     accesses = [access for access in kernel.accesses if access.operation.name in (*LOADS, *STORES)]
     if kernel.grid is None or kernel.resources is None or any(True for _ in kernel.named(*_OTHER_WORK)):
@@ -79,7 +80,7 @@ def starts_of(kernel: Kernel) -> Starts | None:
         working=max(moved / H200_COPY_GB_PER_S, computing),
         least=max(once / H200_COPY_GB_PER_S, moved / _L2_BYTES_PER_NS, computing),
     )
-    return starts if starts.starting >= MEDIUM_GAIN * starts.working else None
+    return starts if starts.waves > 1 and starts.starting >= MEDIUM_GAIN * starts.working else None
 
 
 def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, float]:
@@ -100,7 +101,7 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
     if is_row(kernel, widest):
         return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
     tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
-    return f"let a CTA work on {times} times as many elements (BLOCK)", tiles
+    return f"let a CTA work on {times} times as many elements (a larger BLOCK, or several rows)", tiles
 
 
 def is_row(kernel: Kernel, access: Access) -> bool:

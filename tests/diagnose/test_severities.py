@@ -547,7 +547,7 @@ def test_a_launch_gains_no_more_than_its_waves(tmp_path, waves, severity, speedu
 @pytest.mark.parametrize(
     ("row", "advice", "candidates"),
     [
-        ("2 * row", "let a CTA work on 16 times as many elements (BLOCK)", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
+        ("2 * row", "let a CTA work on 16 times as many elements (", [{"BLOCK": 128 * n} for n in (2, 4, 8)]),
         ("row / tl.max(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
         ("tl.cumsum(row, 0)", "let a CTA work on 16 rows at once", [{"num_warps": 1}]),
     ],
@@ -570,7 +570,7 @@ def of_two_types(x, z, y, BLOCK: tl.constexpr):
 @pytest.mark.parametrize(
     ("row", "advice"),
     [
-        ("2 * row", "let a CTA work on 4 times as many elements (BLOCK)"),
+        ("2 * row", "let a CTA work on 4 times as many elements (a larger BLOCK, or several rows)"),
         ("row / tl.max(row, 0)", "let a CTA work on 4 rows at once, a tile of 4 x BLOCK"),
     ],
 )
@@ -1105,3 +1105,42 @@ def test_the_steps_of_a_recurrence_are_not_shared_out_to_more_ctas(tmp_path, bod
         "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
     )
     assert ("low-occupancy" in found(tmp_path, STATES.replace("BODY", body), launch)) == advised
+
+
+ONE_STAGE = """
+def gemm(a, b, c, K: tl.constexpr, B: tl.constexpr):
+    m, n = tl.program_id(0) * B + tl.arange(0, B), tl.program_id(1) * B + tl.arange(0, B)
+    acc = tl.zeros((B, B), tl.float32)
+    for i in range(K // B):
+        k = i * B + tl.arange(0, B)
+        acc += tl.dot(tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * 4096 + n[None, :]))
+    tl.store(c + m[:, None] * 4096 + n[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("side", "severity", "stages"), [(4, "high", 3), (32, "medium", 2)])
+def test_stages_take_no_cta_away_from_an_sm_that_has_one(tmp_path, side, severity, stages):
+    """16 CTAs have an SM each, of which 1024 have several: there they wait for memory in turn."""
+    launch = f'a = torch.empty(4096, 4096, {BF16})\nc = torch.empty(4096, 4096, device="cuda")\n'
+    launch += f"gemm[({side}, {side})](a, a, c, 4096, 128, num_warps=8, num_stages=1)"
+    finding = found(tmp_path, ONE_STAGE, launch)["loads-not-pipelined"]
+    assert finding.severity == severity
+    assert f"num_stages={stages}" in finding.advice
+    assert ("only one CTA fits on an SM" in finding.advice) == (side == 32)
+
+
+DOUBLED = """
+def doubled(x, y, D, B: tl.constexpr):
+    row, n = tl.program_id(0) * D, tl.arange(0, B)
+    for start in range(0, tl.cdiv(D, B)):
+        at = start * B + n
+        tl.store(y + row + at, tl.load(x + row + at, mask=at < D) * 2, mask=at < D)
+"""
+
+
+@pytest.mark.parametrize(("length", "most"), [(100, None), (300, 3), (6000, 16)])
+def test_a_loop_waits_for_memory_no_more_often_than_it_runs(tmp_path, length, most):
+    """Rows of a benchmark may be as short as one tile: nothing is left to load at once."""
+    launch = f"x = torch.empty(128, {length}, {BF16})\ny = torch.empty_like(x)\n"
+    finding = found(tmp_path, DOUBLED, f"{launch}doubled[(128,)](x, y, {length}, 128)").get("few-bytes-in-flight")
+    assert (finding and finding.estimate.high) == most

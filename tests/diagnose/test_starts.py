@@ -48,7 +48,7 @@ LATENCY_NS = 646
     ("kernel", "launch", "advice"),
     [
         (ROW, f"row[(1 << 10, {STARTED >> 10})](x, y, 128, num_warps=1)", "let a CTA work on 16 rows at once"),
-        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (BLOCK)"),
+        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (a larger"),
     ],
     ids=["a row a program", "a few elements a program"],
 )
@@ -96,6 +96,16 @@ def test_the_rule_that_names_the_cause_says_how_long_the_starts_take(tmp_path, w
     assert f"starting {STARTED} CTAs takes 317 us" in findings[rule].message
     assert findings[rule].evidence["explains"].endswith("program-per-item")
     assert findings[rule].estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS * width / 128), rel=0.02)
+
+
+def test_a_launch_of_a_few_ctas_gains_nothing_by_fewer(tmp_path):
+    """They start together, and wait for memory once: more work for each leaves more SMs without any."""
+    one = found(tmp_path, COPY, TENSORS + "copy[(4,)](x, y, 4, num_warps=4)")["idle-threads"]
+    assert one.severity == "low"
+    assert (one.estimate.speedup, one.estimate.low) == (1.0, 1.0)
+    assert one.estimate.high >= 1.0
+    assert "starting" not in one.message
+    assert one.advice == "launch with num_warps=1"
 
 
 @pytest.mark.parametrize(

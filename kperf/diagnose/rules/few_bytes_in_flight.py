@@ -111,7 +111,10 @@ def _is_row(kernel: Kernel, op: Operation) -> bool:
 
 
 def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Finding]:
-    """Of loops whose CTAs, all that the launch has, ask for little: each iteration takes the latency of memory."""
+    """Of loops whose CTAs, all that the launch has, ask for little: each iteration takes the latency of memory.
+
+    A loop that runs a few times waits as often, and at least once.
+    """
     if kernel.grid is None or kernel.resources is None:
         return
     resident = min(ctas(kernel), math.ceil(math.prod(kernel.grid) / H200.sms))
@@ -128,6 +131,7 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
         computed = arithmetic_cycles(kernel, own(loop))
         moving = moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle
         gain = (latency + computed) / max(resident * max(computed, moving), 1)
+        gain = min(gain, kernel.iterations(loop) or math.inf)
         if gain < 2 * MEDIUM_GAIN:
             continue
         yield kernel.finding(

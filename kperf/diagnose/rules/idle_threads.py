@@ -1,8 +1,10 @@
 """More threads than elements: several do the same work, or none."""
 
+import math
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOADS, MMAS, Access, Kernel, loops_around
+from kperf.arch import H200
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Access, Kernel, loops_around
 from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.starts import larger, starts_of
@@ -28,24 +30,29 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
     starts = starts_of(kernel)
-    is_fewer = warps < kernel.num_warps
-    fewer = f"; or {kernel.with_option(f'num_warps={warps}')}" if is_fewer else ""
+    fewer = [kernel.with_option(f"num_warps={warps}")] if warps < kernel.num_warps else []
     if starts is not None:
         gain, others = starts.gain, f"{others}; {starts.words}"
-        advice = larger(kernel, widest, starts.times)[0] + fewer
+        more = larger(kernel, widest, starts.times)[0]
     else:
         gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
-        advice = f"let a CTA work on several rows, or on a larger BLOCK{fewer}"
+        more = "let a CTA work on several rows, or on a larger BLOCK"
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium" if gain[0] >= MEDIUM_GAIN else "low",
         f"the CTA has {threads} threads for {elements} elements: {others}",
-        advice,
+        "; or ".join(fewer if fewer and _has_idle_sms(kernel) else [more, *fewer]),
         {"threads": threads, "elements": elements},
         estimate=gain,
-        candidates=[{"num_warps": warps}] if is_fewer else [],
+        candidates=[{"num_warps": warps}] if fewer else [],
     )
+
+
+def _has_idle_sms(kernel: Kernel) -> bool:
+    """Whether more work for each of a launch's few CTAs, which have no loop, would leave more SMs without any."""
+    has_loops = any(True for _ in kernel.named(*LOOPS))
+    return not has_loops and kernel.grid is not None and math.prod(kernel.grid) < H200.sms
 
 
 def _weight(access: Access) -> tuple[int, int]:
