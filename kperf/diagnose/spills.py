@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from kperf.arch import H200
+from kperf.diagnose.bound import bound_of
 from kperf.diagnose.kernel import Kernel, width
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.thresholds import OTHERS_A_CYCLE, SPILLED_BYTES, SPILLED_SHARE
@@ -53,7 +54,7 @@ def spills(kernel: Kernel) -> Spills | None:
 
 
 def _moving(kernel: Kernel, of_thread: int, local: int) -> float:
-    """Speed-up of a launch without its spills, of so many bytes and instructions a thread, by where they go.
+    """Speed-up of a launch that memory bounds without its spills, of so many bytes and instructions a thread, by where they go.
 
     What the resident threads of an SM spill stays in L1 if it fits, and what all SMs spill in L2 as far as it fits. Of
     euler_flux, whose threads spill 125 MB at once, this estimates 7.1 x, and 8.76 x were measured (H200).
@@ -62,7 +63,11 @@ def _moving(kernel: Kernel, of_thread: int, local: int) -> float:
     assert kernel.code is not None
     resident = max(ctas(kernel), 1)
     held = resident * kernel.threads * kernel.resources.spilled_bytes
-    if kernel.grid is None or held <= kernel.arch.l1_bytes(resident, kernel.resources.shared_bytes):
+    if (
+        kernel.grid is None
+        or bound_of(kernel).unit != "memory"
+        or held <= kernel.arch.l1_bytes(resident, kernel.resources.shared_bytes)
+    ):
         return 1.0
     missed = max(1 - H200.l2_bytes / (held * H200.sms), 0.0)
     of_memory = kernel.arch.memory_bytes_per_cycle
