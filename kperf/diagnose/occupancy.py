@@ -13,6 +13,7 @@ from kperf.diagnose.kernel import (
     TMA_LOADS,
     TMA_STORES,
     Kernel,
+    loops_around,
     mma_element,
     mma_shape,
     own,
@@ -45,21 +46,27 @@ def ctas(
 def gain_of_more_bytes(kernel: Kernel, bytes_of_cta: float) -> tuple[float, float, float]:
     """Speed-up, low, high if each CTA loads more at once, by Little's law; 3.1 of it were 3.3 measured (H200).
 
-    Without loops no more than the waves of the launch, which wait for memory one after another: a launch of one wave
-    asks for all its bytes at once as it is.
+    No more than a launch waits for memory, one time after another: in each of its waves, and in each iteration of a
+    loop. A launch of one wave without loops asks for all its bytes at once as it is.
     """
     if kernel.resources is None:
         return 1.5, 1.0, 4.0
     lacking = LEAST_SM_BYTES / max(ctas(kernel) * bytes_of_cta, 1)
-    waves = max(_waves(kernel), 1.0)
-    return min(max(lacking, 1.2), 8.0, waves), 1.0, min(max(1.5 * lacking, 2.0), 16.0, 2 * waves)
+    waits = max(_waves(kernel), 1.0) * max((_iterations(kernel, loop) for loop in kernel.named(*LOOPS)), default=1)
+    return min(max(lacking, 1.2), 8.0, waits), 1.0, min(max(1.5 * lacking, 2.0), 16.0, 2 * waits)
 
 
 def _waves(kernel: Kernel) -> float:
-    """How often a launch fills the GPU with CTAs, which wait for memory once each; infinity if that is not known."""
-    if kernel.grid is None or any(True for _ in kernel.named(*LOOPS)):
+    """How often a launch fills the GPU with CTAs, one time after another; infinity if that is not known."""
+    if kernel.grid is None:
         return math.inf
     return math.prod(kernel.grid) / (max(ctas(kernel), 1) * H200.sms)
+
+
+def _iterations(kernel: Kernel, loop: Operation) -> float:
+    """Of a loop and the loops around it together; infinity if the launch does not say it."""
+    counts = [kernel.iterations(one) for one in (loop, *loops_around(loop))]
+    return math.prod(math.inf if count is None else max(count, 1) for count in counts)
 
 
 def bytes_at_once(kernel: Kernel) -> int:

@@ -30,6 +30,14 @@ def copy(x, y, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(y + at, tl.load(x + at))
 """
+SUM = """
+def rows(x, y, N, B: tl.constexpr):
+    row, acc = tl.program_id(0), tl.zeros((B,), tl.float32)
+    for start in range(0, N, B):
+        at = start + tl.arange(0, B)
+        acc += tl.load(x + row * N + at, mask=at < N, other=0).to(tl.float32)
+    tl.store(y + row, tl.sum(acc, 0))
+"""
 GATHERED = """
 def gathered(x, which, y, D: tl.constexpr):
     d = tl.arange(0, D)
@@ -98,14 +106,23 @@ def test_the_rule_that_names_the_cause_says_how_long_the_starts_take(tmp_path, w
     assert findings[rule].estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS * width / 128), rel=0.02)
 
 
-def test_a_launch_of_a_few_ctas_gains_nothing_by_fewer(tmp_path):
+@pytest.mark.parametrize(
+    ("kernel", "launch"), [(COPY, "copy[(4,)](x, y, 4, num_warps=4)"), (SUM, "rows[(4,)](x, y, 4, 16, num_warps=4)")]
+)
+def test_a_launch_of_a_few_ctas_gains_nothing_by_fewer(tmp_path, kernel, launch):
     """They start together, and wait for memory once: more work for each leaves more SMs without any."""
-    one = found(tmp_path, COPY, TENSORS + "copy[(4,)](x, y, 4, num_warps=4)")["idle-threads"]
+    one = found(tmp_path, kernel, TENSORS + launch)["idle-threads"]
     assert one.severity == "low"
     assert (one.estimate.speedup, one.estimate.low) == (1.0, 1.0)
     assert one.estimate.high >= 1.0
     assert "starting" not in one.message
     assert one.advice == "launch with num_warps=1"
+
+
+def test_a_launch_of_a_few_ctas_waits_in_each_iteration(tmp_path):
+    one = found(tmp_path, SUM, TENSORS + "rows[(4,)](x, y, 1 << 16, 16, num_warps=4)")["idle-threads"]
+    assert one.severity == "medium"
+    assert one.advice.startswith("let a CTA work on several rows, or on a larger BLOCK")
 
 
 @pytest.mark.parametrize(

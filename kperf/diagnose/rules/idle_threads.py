@@ -50,9 +50,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _has_idle_sms(kernel: Kernel) -> bool:
-    """Whether more work for each of a launch's few CTAs, which have no loop, would leave more SMs without any."""
-    has_loops = any(True for _ in kernel.named(*LOOPS))
-    return not has_loops and kernel.grid is not None and math.prod(kernel.grid) < H200.sms
+    """Whether more work for each of a launch's few CTAs, which wait once, would leave more SMs without any."""
+    loops = kernel.named(*LOOPS)
+    return all(map(kernel.runs_once, loops)) and kernel.grid is not None and math.prod(kernel.grid) < H200.sms
 
 
 def _weight(access: Access) -> tuple[int, int]:

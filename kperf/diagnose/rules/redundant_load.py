@@ -295,8 +295,11 @@ def _no_room(kernel: Kernel, access: Access) -> str:
 def _advice(kernel: Kernel, later: Access, *, no_room: bool) -> str:
     if no_room:
         return "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
-    if not (loops := loops_around(later.operation)) or kernel.runs_once(loops[0]):
-        return "keep what the first load returns in a variable, and leave out this load"
+    once = "keep what the first load returns in a variable, and leave out this load"
+    if not (loops := loops_around(later.operation)):
+        return once
+    if kernel.runs_once(loops[0]):
+        return f"where one tile holds the whole row, as at this launch, leave out the loops, {once}"
     keep = "let a larger BLOCK hold the whole row in registers, and load it once"
     return keep if _has_stores(loops[0]) else f"compute all in one pass (an online algorithm); or {keep}"
 
