@@ -131,7 +131,6 @@ WITHOUT_RULE = {
     "needless-atomics": "no rule of ncu knows that one CTA could compute a whole sum",
     "needless-split-k": "no rule of ncu knows which CTAs share a sum",
     "not-separated": "no rule of ncu knows that a window's weights are a column times a row",
-    "one-hot-product": "no rule of ncu knows that an operand has one 1 in each row",
     "opaque-samples": "no rule of ncu knows which iterations change no result",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "product-order": "no rule of ncu knows that matrices may be multiplied in another order",
