@@ -148,7 +148,11 @@ def test_findings_are_in_the_vendors_words():
     assert GFX942.in_its_words("a warp, an SMALL tile, a tensor core") == "a wavefront, an SMALL tile, a matrix core"
 
 
-@pytest.mark.parametrize("path", [path for path in FAULTY if path.parent.name == "drafts"], ids=lambda path: path.stem)
+WITH_AMD = [path for path in FAULTY if path.parent.name == "drafts" and "maxnreg=" not in path.read_text()]
+"""Triton's back end for AMD refuses `maxnreg`."""
+
+
+@pytest.mark.parametrize("path", WITH_AMD, ids=lambda path: path.stem)
 def test_no_finding_of_an_amd_gpu_has_cudas_words(path):
     kernel, *_ = inputs.read(str(path), (), GFX942)
     texts = [text for one in diagnose(kernel).findings for text in (one.message, one.advice)]
