@@ -44,7 +44,7 @@ def _made_of(loop: Operation, names: Iterable[str]) -> set[str]:
 
 
 def _known(name: str, names: set[str]) -> bool:
-    """Whether a name is one of these, or a result of an operation that is, whose results are not told apart."""
+    """Whether a name is one of these, or one result of an operation whose results are all of these."""
     return name in names or name.partition("#")[0] in names
 
 
