@@ -231,7 +231,9 @@ def _doubts(tried: Sequence[Diagnosis]) -> Iterator[Finding]:
     """What doubts the results of a tuner's configurations, each once: the tuner may choose any of them."""
     together: dict[tuple[str, Source], list[tuple[Finding, Diagnosis]]] = {}
     for diagnosis in tried:
-        for key, finding in {(one.id, one.source): one for one in diagnosis.findings if doubts_results(one)}.items():
+        doubts = [one for one in diagnosis.findings if doubts_results(one)]
+        worst_of = {(one.id, one.source): one for one in reversed(doubts)}  # the worst come first
+        for key, finding in worst_of.items():
             together.setdefault(key, []).append((finding, diagnosis))
     for doubted in together.values():
         worst, its = min(doubted, key=lambda one: LEVELS.index(one[0].severity))

@@ -8,10 +8,9 @@ from kperf.diagnose.kernel import ATOMICS, LOADS, TMA_LOADS
 from kperf.diagnose.waves import Numbers
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import BOUNDS
 
-READS = (*LOADS, *TMA_LOADS)
-BOUNDS = (1, 2, 3)
-"""Places of a loop's bounds among the operands of `scf.for`."""
+TILE_LOADS = (*LOADS, *TMA_LOADS)
 _CONVERTED = ("arith.sitofp", "arith.uitofp")
 
 
@@ -37,7 +36,7 @@ def numbers_of_ctas(origins: Origins, operations: Sequence[Operation], count: in
 
 def _from_programs(origins: Origins, op: Operation, place: int) -> bool:
     """Whether an operand depends on the CTA otherwise than by the numbers at `_deciding`."""
-    sources = origins.sources(op, place, until=(*READS, *_CONVERTED, "arith.cmpi"))
+    sources = origins.sources(op, place, until=(*TILE_LOADS, *_CONVERTED, "arith.cmpi"))
     return any(one.name in ("tt.get_program_id", *ATOMICS) for one in sources)
 
 

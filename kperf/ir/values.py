@@ -21,7 +21,7 @@ READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
 _DISTANCE = 1 << 40
 """From one pointer argument to the next."""
-_BOUNDS = (1, 2, 3)
+BOUNDS = (1, 2, 3)
 """Places of a loop's beginning, end and step among the operands of `scf.for`."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
@@ -464,7 +464,7 @@ def loop_begins(loop: Operation) -> list[str]:
 
 def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int | None:
     """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops."""
-    bounds = [values.operand(loop, place) for place in _BOUNDS] if loop.name == "scf.for" else []
+    bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
     numbers = [
         int(bound.numbers)
         for bound in bounds
@@ -472,7 +472,7 @@ def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int
         and not (bound.loaded or bound.program or bound.iterations)
         and all(name in known for name in bound.arguments)
     ]
-    return len(range(*numbers)) if len(numbers) == len(_BOUNDS) and numbers[-1] > 0 else None
+    return len(range(*numbers)) if len(numbers) == len(BOUNDS) and numbers[-1] > 0 else None
 
 
 def _line(region: Region | None) -> int:

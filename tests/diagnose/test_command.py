@@ -383,7 +383,9 @@ after[(16,)](dx, x)
 
 def test_an_operator_of_torch_has_its_backward_pass(tmp_path):
     script = tmp_path / "differentiated.py"
-    imports = "import torch, triton, triton.language as tl\nfrom torch.library import custom_op\n"
+    imports = (
+        "import torch, triton, triton.language as tl\nfrom torch import library\n\ncustom_op = library.custom_op\n"
+    )
     script.write_text(imports + "".join(map(KERNEL.format, ("forward", "backward", "after"))) + DIFFERENTIATED)
     done = kperf("diagnose", "--static", script, "--json")
     assert done.stderr == ""

@@ -289,6 +289,18 @@ def test_without_another_configuration_the_first_launch_is_compared_with_the_nex
     assert "wrong here: the results of 2 of 20 launches are not those of the first launch\n" in said
 
 
+def test_launches_with_atomics_are_not_compared_with_each_other(diagnose, monkeypatch):
+    """Each may add in another order; beside a launch without a pipeline they are compared."""
+    behave(monkeypatch, computed=wrong_in({3, 5}))
+    atomic = USED_TWICE.replace("tl.store(c", "tl.atomic_add(c").replace(", dtype=torch.bfloat16)\ndef", ")\ndef")
+    of_loop = atomic.replace("in range(0, K, BK)", "in tl.range(0, K, BK, num_stages=3)")
+    one, _, _ = diagnose(of_loop + "run(1, stages=3)")
+    assert finding(one, "buffer-race").checked is None
+    assert one.not_tried == "its atomics may compute something else each time, so two launches say nothing"
+    one, _, _ = diagnose(atomic + "run(1, stages=3)")
+    assert finding(one, "buffer-race").checked.different == 2
+
+
 def test_stages_with_which_a_tile_gets_a_buffer_too_few_are_not_tried(diagnose):
     """Whether or not a launch shows it."""
     one, said, _ = diagnose(USED_TWICE + "run(1)")

@@ -28,7 +28,7 @@ from kperf.diagnose.waves import origins_of
 from kperf.diagnose.written import as_written
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS, NextIteration
+from kperf.ir.values import BOUNDS, READS, NextIteration
 from kperf.trace.analyze.finding import Finding
 
 _CTAS = 8
@@ -41,8 +41,6 @@ _LEAST_ONCE, _MOST_ONCE = 0.8, 1.25
 """Elements that all CTAs ask for over those of the tensor: tiles at its ends reach beyond it."""
 _OF_A_PAIR = 2
 """Launches."""
-_BOUNDS = (1, 2, 3)
-"""Places of a loop's bounds among the operands of `scf.for`."""
 _STORED = 1
 """Place of what is stored among the operands of `tt.store`."""
 _ELEMENTWISE = ("arith.", "math.", "tt.fp_to_fp", "tt.bitcast", "tt.extern_elementwise", "tt.clampf", "tt.precise_")
@@ -296,9 +294,9 @@ def _steps(values: CtaValues, loop: Operation, op: Operation) -> _Numbers | None
 
 def _iterations(values: CtaValues, loop: Operation) -> int | None:
     """How often a loop runs in a CTA; None if not known."""
-    bounds = [values.operand(loop, place) for place in _BOUNDS] if loop.name == "scf.for" else []
+    bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
     known = [int(one.numbers) for one in bounds if one is not None and not one.loaded]
-    return len(range(*known)) if len(known) == len(_BOUNDS) and known[-1] > 0 else None
+    return len(range(*known)) if len(known) == len(BOUNDS) and known[-1] > 0 else None
 
 
 def _is_elementwise_of(loaded: _Side) -> bool:

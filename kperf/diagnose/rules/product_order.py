@@ -11,7 +11,7 @@ from kperf.arch import H200
 from kperf.diagnose.kernel import MMAS, Kernel, frame_of, inside, loops_around, mma_element, mma_shape
 from kperf.diagnose.loops import carried
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.same_values import READS, numbers_of_ctas
+from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE, origins_of
 from kperf.diagnose.written import as_written
@@ -318,7 +318,7 @@ def _pairs(kernel: Kernel, operands: Iterable[_Operand]) -> int | None:
 
 def _tensors(kernel: Kernel, operands: Iterable[_Operand]) -> tuple[str, ...]:
     """The arguments from which these operands are loaded."""
-    loads = [one for op, place in operands for one in kernel.values.sources(op, place) if one.name in READS]
+    loads = [one for op, place in operands for one in kernel.values.sources(op, place) if one.name in TILE_LOADS]
     return tuple(sorted({name for load in loads for name in kernel.tensors_of(load) or _descriptors(kernel, load)}))
 
 

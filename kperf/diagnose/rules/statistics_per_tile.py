@@ -20,12 +20,13 @@ from kperf.diagnose.kernel import (
 )
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.same_values import BOUNDS, READS, numbers_of_ctas
+from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import Numbers, origins_of
 from kperf.diagnose.written import as_written
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import BOUNDS
 from kperf.trace.analyze.finding import Finding
 
 _WRITES = (*STORES, *TMA_STORES, *ATOMICS)
@@ -79,7 +80,7 @@ class _Repeated:
         """Of what is saved in one CTA. What L1 keeps for the next CTA comes from there."""
         kernel = self.kernel
         costs = _costs(kernel, self.saved)
-        loaded = sum(_tile_bytes(op) * kernel.times(op) for op in self.saved if op.name in READS)
+        loaded = sum(_tile_bytes(op) * kernel.times(op) for op in self.saved if op.name in TILE_LOADS)
         rate = H200_L1_BYTES_PER_CYCLE if loaded <= kernel.arch.sm_shared_bytes / 2 else H200.l2_bytes_per_cycle
         return costs | {"loads": loaded / rate}
 
@@ -135,7 +136,7 @@ def _finding(kernel: Kernel, repeated: _Repeated) -> Finding:
     written, gain = repeated.kernel, repeated.gain
     largest = max(repeated.statistics, key=lambda one: sum(_costs(written, [one.root, *inside(one.root)]).values()))
     times = largest.times
-    loads = [op for op in repeated.saved if op.name in READS]
+    loads = [op for op in repeated.saved if op.name in TILE_LOADS]
     moved = sum(_tile_bytes(op) * written.times(op) for op in loads)
     tensors = " and ".join(sorted({name for op in loads for name in written.tensors_of(op)}))
     read = f", for which each CTA loads {moved:.0f} bytes{f' of {tensors}' if tensors else ''}" if moved else ""
@@ -177,7 +178,7 @@ def _statistics(kernel: Kernel) -> Iterator[_Statistic]:
         sources = _sources(kernel, root)
         names = {op.name for op in sources}
         own_memory = any(stored & kernel.tensors_of(op) for op in sources if op.name == "tt.load")
-        if names.isdisjoint(READS) or not names.isdisjoint((*MMAS, *ATOMICS)) or own_memory:
+        if names.isdisjoint(TILE_LOADS) or not names.isdisjoint((*MMAS, *ATOMICS)) or own_memory:
             continue
         numbers = numbers_of_ctas(origins, [*sources, root, *loops_around(root)], math.prod(kernel.grid or ()))
         if numbers is not None and len(numbers) >= _AGAIN * len(np.unique(numbers)):
@@ -230,9 +231,9 @@ def _users(kernel: Kernel) -> dict[int, set[int]]:
 def _costs(kernel: Kernel, operations: Iterable[Operation]) -> Costs:
     """Cycles of an SM for a CTA's loads from L2, its MMAs, its arithmetic, and what the launch moves in memory."""
     operations = list({op.line: op for op in operations}.values())
-    loaded = sum(_tile_bytes(op) * kernel.times(op) for op in operations if op.name in READS)
+    loaded = sum(_tile_bytes(op) * kernel.times(op) for op in operations if op.name in TILE_LOADS)
     multiplied = sum(bytes_or_mma_cycles(kernel, [op]) * kernel.times(op) for op in operations if op.name in MMAS)
-    moved = sum(_memory_bytes(kernel, op) for op in operations if op.name in (*READS, *_WRITES))
+    moved = sum(_memory_bytes(kernel, op) for op in operations if op.name in (*TILE_LOADS, *_WRITES))
     reduced = sum(_reduced(kernel, op) * kernel.times(op) for op in operations if op.name == "tt.reduce")
     computed = arithmetic_of_cta(kernel, operations)
     return {

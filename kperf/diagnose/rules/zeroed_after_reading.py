@@ -25,7 +25,7 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS, Labels
+from kperf.ir.values import BOUNDS, READS, Labels
 from kperf.trace.analyze.finding import Finding
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
@@ -35,8 +35,6 @@ _BYTE = "!tt.ptr<i8>"
 _MOVED = ("tt.trans", "tt.reshape", "tt.gather", "tt.join", "tt.split", "tt.scan", "tt.dot", "ttng.warp_group_dot")
 """Behind them an element may be of another row."""
 _HANDED_ON = ("scf.yield", "tt.reduce.return", "tt.scan.return", "tt.return")
-_BOUNDS = (1, 2, 3)
-"""Places of a loop's bounds among the operands of `scf.for`."""
 _MOST_DROPPED = 0.9
 """Share of the rows that the upper end of an estimate takes to be 0."""
 
@@ -176,7 +174,7 @@ def _decides(kernel: Kernel, loads: Collection[Operation]) -> bool:
     return any(
         load in kernel.values.sources(op, place)
         for op in kernel.named("scf.if", "cf.cond_br", "scf.condition", "scf.for")
-        for place in (_BOUNDS if op.name == "scf.for" else (0,))
+        for place in (BOUNDS if op.name == "scf.for" else (0,))
         for load in loads
     )
 
@@ -198,7 +196,7 @@ def _uses(kernel: Kernel) -> Iterator[tuple[Operation, int]]:
     """What has an effect: operations without a result, atomics, and bounds of loops; and their operands."""
     for op in kernel.operations:
         if op.name == "scf.for":
-            yield from ((op, place) for place in _BOUNDS)
+            yield from ((op, place) for place in BOUNDS)
         elif op.name not in (*_HANDED_ON, "scf.while") and (not op.results or op.name in (*ATOMICS, "scf.if")):
             yield from ((op, place) for place in range(len(op.operands)))
 
