@@ -10,7 +10,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -21,14 +21,15 @@ from kperf.record import stack
 from kperf.trace import CTAS, PASSES
 
 if TYPE_CHECKING:
-    from kperf.compat.triton import CompiledKernel
-    from kperf.diagnose.kernel import Kernel
+    from kperf.compat.triton import CompiledKernel, LaunchCall
+    from kperf.diagnose import kernel as read
+    from kperf.diagnose.history import Histories
     from kperf.ir.kept import KeptIr
     from kperf.report.report import Report
     from kperf.trace.analyze.finding import Finding
     from kperf.trace.analyze.models import Timeline
     from kperf.trace.capture.interceptor import Interceptor
-    from kperf.trace.capture.kernels import TraceOptions
+    from kperf.trace.capture.kernels import Kernel, TraceOptions
     from kperf.trace.results import Kept, Results
 
 _P = ParamSpec("_P")
@@ -43,7 +44,7 @@ class KernelTrace:
     """A traced kernel. `chrome_trace`: text of a Chrome trace (Trace Event Format), None where no CTA is whole.
 
     `compiled`: the original kernel as Triton compiled it. `ir`: its levels from TTIR to machine code, each line with
-    its line of source; None where its machine code cannot be read.
+    its line of source; None where its machine code cannot be read. `histories`: the launches among which it was.
     """
 
     name: str
@@ -51,6 +52,7 @@ class KernelTrace:
     chrome_trace: str | None
     compiled: "CompiledKernel" = field(repr=False)
     ir: "KeptIr | None" = field(repr=False)
+    histories: "Histories" = field(repr=False)
 
     @cached_property
     def findings(self) -> "list[Finding]":
@@ -58,11 +60,11 @@ class KernelTrace:
         from kperf.arch import of
         from kperf.compat.triton import own_cache
         from kperf.diagnose.engine import diagnose
-        from kperf.diagnose.inputs import of_compiled
+        from kperf.diagnose.inputs import of_launch
 
         with tempfile.TemporaryDirectory(prefix="kperf-findings-") as folder, own_cache(Path(folder)):
             x, y, z = self.timeline.grid
-            kernel = of_compiled(self.compiled, of(self.compiled.metadata.target), (x, y, z))
+            kernel = of_launch(self.compiled, of(self.compiled.metadata.target), (x, y, z), self.histories)
             return diagnose(kernel, [self.timeline]).findings
 
     def report(self) -> str:
@@ -94,11 +96,14 @@ class Trace(AbstractContextManager["Trace"]):
         self._open = ExitStack()
         self._launches: Interceptor
         self._results: Results
+        self._histories: Histories
 
     def __enter__(self) -> "Trace":
         """From now on launches of this process are seen. Raises `UsageError` if nothing can be traced here."""
         if reason := stack.look().why_no_cuda():
             raise UsageError(reason)
+        from kperf.compat.triton import noted_calls
+        from kperf.diagnose.history import Histories
         from kperf.record.files import make_output
         from kperf.report.formats import formats
         from kperf.trace import command
@@ -111,12 +116,24 @@ class Trace(AbstractContextManager["Trace"]):
         if self._out is not None:
             self.folder = command.own_folder(self._out).absolute()
             make_output(self.folder)
-        self.kernels, self.problems = {}, []
+        self.kernels, self.problems, histories = {}, [], Histories()
+
+        def note(_: "Interceptor", kernel: "Kernel", call: "LaunchCall", _traced: bool) -> None:
+            histories.note(kernel.compiled, call)
+            histories.note_arguments(kernel.compiled, call)
+
         results = Results(self.folder, self.folder or Path(), formats(lambda *_: []), _LOG.info)
         launches = Interceptor(
-            self._options, read_rules(), Gpu(), _LOG.info, lambda kernel: results.captured(launches, kernel)
+            self._options,
+            read_rules(),
+            Gpu(),
+            _LOG.info,
+            lambda kernel: results.captured(launches, kernel),
+            before=note,
         )
         self._launches, self._results = self._open.enter_context(launches), results
+        self._histories = histories
+        self._open.enter_context(noted_calls())
         return self
 
     def __exit__(
@@ -154,7 +171,12 @@ class Trace(AbstractContextManager["Trace"]):
     def _keep(self, kept: "Sequence[Kept]") -> None:
         self.kernels = {
             each.path.name: KernelTrace(
-                each.path.name, each.timeline, each.trace.text if each.trace else None, each.kernel.compiled, each.ir
+                each.path.name,
+                each.timeline,
+                each.trace.text if each.trace else None,
+                each.kernel.compiled,
+                each.ir,
+                self._histories,
             )
             for each in kept
         }
@@ -285,10 +307,12 @@ def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "li
     )
 
 
-def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> "list[Kernel]":
+def _compiled_in(
+    function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> "list[read.Kernel]":
     """The kernels that a call launches where there is no GPU. Raises `UsageError` if there is none."""
     from kperf.arch import SM_90A
-    from kperf.diagnose.inputs import of_compiled
+    from kperf.diagnose.inputs import of_launches
     from kperf.diagnose.without_gpu import launches_of
     from kperf.trace.capture.script import Script
 
@@ -315,18 +339,7 @@ def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named
         raise UsageError(f"{name} launches no Triton kernel without a GPU{why}") from None
     if ended:
         _LOG.warning("%s ended early without a GPU: what it launches after that is not read (%s)", name, ended[0])
-    return [
-        replace(
-            of_compiled(launch.kernel, SM_90A, launch.grid),
-            numbers=launches.histories.numbers(launch.kernel),
-            lengths=launches.histories.lengths(launch.kernel),
-            multiples=launches.histories.multiples(launch.kernel),
-            aliases=launches.histories.aliases(launch.kernel),
-            tuned=launch.kernel.hash in launches.tuned,
-        )
-        for launch in launches.kernels
-        if "ttgir" in launch.kernel.asm
-    ]
+    return of_launches(launches, SM_90A)
 
 
 def _shapes_of(value: Any) -> Any:

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from triton import knobs
 from triton.backends import backends
 from triton.compiler import CompiledKernel
@@ -40,9 +41,14 @@ def kernels(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "Gpu", fake_gpu.FakeGpu)
     monkeypatch.setattr(fake_gpu, "WRITES", [])
     fake_gpu.LAUNCHES.clear()
-    path = tmp_path / "step.py"
-    path.write_text(GEMM + ADD + "\nx = torch.zeros(4096)\ndef add():\n    plus[(4,)](x, x, x, 4096, 1024)\n")
-    spec = importlib.util.spec_from_file_location("step", path)
+    text = GEMM + ADD + "\nx = torch.zeros(4096)\ndef add():\n    plus[(4,)](x, x, x, 4096, 1024)\n"
+    return module_of(tmp_path / "step.py", text)
+
+
+def module_of(path, text):
+    """The module of a file with this text."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -331,16 +337,10 @@ class Block(torch.nn.Module):
 
 @pytest.fixture
 def step(tmp_path, monkeypatch):
-    path = tmp_path / "without.py"
-    path.write_text(STEP)
-    spec = importlib.util.spec_from_file_location("without", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(tmp_path / "without.py", STEP)
 
 
 def test_without_a_gpu_a_call_is_diagnosed_by_what_is_compiled(step, no_gpu, capsys, caplog):
-    import torch
 
     def left():
         return CompiledKernel.__dict__["run"], dict(os.environ), sys.stdout, sys.excepthook, torch.cuda.is_available()
@@ -355,6 +355,43 @@ def test_without_a_gpu_a_call_is_diagnosed_by_what_is_compiled(step, no_gpu, cap
     assert {tensor.device.type for tensor in (x, out, block.weight)} == {"cpu"}
     assert left() == before
     assert capsys.readouterr().out == ""
+
+
+TWICE = """
+import torch, triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i) * 2.0)
+
+
+@triton.jit
+def shift(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i) + 1.0)
+
+
+def step(x):
+    scaled, out = torch.empty_like(x), torch.empty_like(x)
+    scale[(x.numel() // 1024,)](x, scaled, 1024)
+    shift[(x.numel() // 1024,)](scaled, out, 1024)
+    return out
+"""
+
+
+def test_a_call_is_diagnosed_by_all_of_its_launches(tmp_path, no_gpu):
+    """What one launch writes and the next one reads is known of a function as it is of a script."""
+    found = kperf.diagnose(module_of(tmp_path / "twice.py", TWICE).step, torch.zeros(1 << 26))
+    assert "intermediate-in-memory" in {finding.id for finding in found}
+
+
+def test_a_traced_call_is_diagnosed_by_all_of_its_launches(kernels, tmp_path):
+    step = module_of(tmp_path / "twice.py", TWICE).step
+    found = kperf.diagnose(step, torch.zeros(1 << 26))
+    assert "intermediate-in-memory" in {finding.id for finding in found}
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def public(
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
     gpu: WrittenGpu = None,
 ) -> None:
-    """Kernels of public packages before and after a change that a finding advises."""
+    """Kernels of public packages before and after a change: that a finding advises, or that their authors made."""
     from kperf.record.files import write_between_marks
     from kperf.studies import public
 
@@ -130,6 +130,8 @@ def public(
     else:
         folder = recorded_folder(results, "public.jsonl", gpu=gpu)
         write_between_marks(write, "public", public.markdown(folder))
+        if (faults := public.faults_markdown(folder)) is not None:
+            write_between_marks(write, "faults", faults)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.history import Handover, Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
-from kperf.diagnose.without_gpu import NoLaunchError, launches_of
+from kperf.diagnose.without_gpu import Launches, NoLaunchError, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
@@ -85,6 +85,15 @@ def of_compiled(
     )
 
 
+def of_launches(found: Launches, arch: Arch) -> list[Kernel]:
+    """What static rules read of the kernels that a script launches, as far as they have TTGIR."""
+    return [
+        of_launch(launch.kernel, arch, launch.grid, found.histories, tuned=launch.kernel.hash in found.tuned)
+        for launch in found.kernels
+        if "ttgir" in launch.kernel.asm
+    ]
+
+
 def of_launch(
     kernel: CompiledKernel, arch: Arch, grid: tuple[int, int, int], histories: Histories, *, tuned: bool = False
 ) -> Kernel:
@@ -123,11 +132,7 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     found = launches_of(script, arch)
     if found.why is not None:
         complain(f"{script.name} ended early without a GPU ({found.why}): what it launches after that is not read")
-    return [
-        of_launch(launch.kernel, arch, launch.grid, found.histories, tuned=launch.kernel.hash in found.tuned)
-        for launch in found.kernels
-        if "ttgir" in launch.kernel.asm
-    ]
+    return of_launches(found, arch)
 
 
 def _of_folder(path: Path) -> list[Kernel]:

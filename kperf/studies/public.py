@@ -8,7 +8,7 @@ outputs are compared.
 import runpy
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -23,8 +23,9 @@ from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.history import aliases_of, lengths_of, numbers_of
-from kperf.diagnose.inputs import of_compiled
+from kperf.diagnose.history import Histories
+from kperf.diagnose.inputs import of_launch
+from kperf.diagnose.rule import all_rules
 from kperf.errors import UsageError
 from kperf.record import markdown as md
 from kperf.record.store import RecordStore, recorded_folder
@@ -44,8 +45,11 @@ class PublicRow(Row):
     """A kernel of a public package, its operator timed with the kernel as it is and with a change.
 
     repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
-    whose advice the change follows, empty if none says so. findings: what static rules say of the original kernel.
-    timed: the whole operator, or the kernel alone where the operator waits for the host. outputs: of both calls.
+    whose advice the change follows, empty if none says so. fault: why the original is slow as those say who made it
+    faster, before kperf read it: the rule that looks for that, or their words if no rule does; empty of a change of
+    ours. lines: those of the fault in the source, none if it is how the kernel is launched. findings: what static rules
+    say of the original kernel. timed: the whole operator, or the kernel alone where the operator waits for the host.
+    outputs: of both calls.
     """
 
     name: str
@@ -56,6 +60,8 @@ class PublicRow(Row):
     shape: str
     change: str
     rule: str
+    fault: str = ""
+    lines: tuple[int, ...] = ()
     findings: list[Finding]
     timed: Literal["operator", "kernel"]
     outputs: Likeness
@@ -66,6 +72,12 @@ class PublicRow(Row):
     def ratios(self) -> list[float]:
         """How many times as fast the changed kernel is, of each round."""
         return [a / b for a, b in zip(self.original_samples_ms, self.changed_samples_ms, strict=True)]
+
+    @property
+    def rank(self) -> int | None:
+        """The place of the finding that names the fault and its line, among all findings; None if none does."""
+        named = [one.id == self.fault and (not self.lines or one.source.line in self.lines) for one in self.findings]
+        return named.index(True) + 1 if any(named) else None
 
 
 ROWS: TypeAdapter[PublicRow] = TypeAdapter(PublicRow)
@@ -88,6 +100,8 @@ class Pair:
     rule: str
     make: Callable[[bool], Callable[[], Sequence[torch.Tensor | None]]]
     timed: Literal["operator", "kernel"] = "operator"
+    fault: str = ""
+    lines: Sequence[int] = ()
 
 
 def run(console: Console, results: Path, pairs: Path | None) -> None:
@@ -97,7 +111,10 @@ def run(console: Console, results: Path, pairs: Path | None) -> None:
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         shown = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
-    console.print(table(shown.rows, shown.stamp))
+    if advised := [row for row in shown.rows if not row.fault]:
+        console.print(table(advised, shown.stamp))
+    if faulty := [row for row in shown.rows if row.fault]:
+        console.print(table_of_faults(faulty, shown.stamp))
 
 
 def read_pairs(path: Path) -> Sequence[Pair]:
@@ -116,6 +133,12 @@ def _recorded(folder: Path) -> Run[PublicRow]:
     rows = list({row.name: row for row in store.points()}.values())
     rows.sort(key=lambda row: row.recorded_at, reverse=True)
     return Run(store.folder, rows, stamp(store, rows, "recorded"))
+
+
+def _stamp(shown: Run[PublicRow], rows: Sequence[PublicRow]) -> str:
+    """Where and when some of a record's rows were measured."""
+    text = stamp(RecordStore(shown.folder, "public", ROWS), rows, "recorded")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator[PublicRow]:
@@ -145,6 +168,8 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         shape=pair.shape,
         change=pair.change,
         rule=pair.rule if any(finding.id == pair.rule for finding in findings) else "",
+        fault=pair.fault,
+        lines=tuple(pair.lines),
         findings=findings,
         timed=pair.timed,
         outputs=outputs,
@@ -162,11 +187,14 @@ def _from_its_repository(finding: Finding, pair: Pair) -> Finding:
 
 def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
     """What static rules say of the kernels of this name that a call launches."""
-    launched: dict[str, tuple[CompiledKernel, LaunchCall]] = {}
+    histories = Histories()
+    launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(launch: LaunchCall) -> None:
-            launched[kernel.hash] = kernel, launch
+            launched.setdefault(kernel.hash, (kernel, launch.grid))
+            histories.note(kernel, launch)
+            histories.note_arguments(kernel, launch)
             launch()
 
         return noted
@@ -174,14 +202,9 @@ def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
     with intercepted_launches(note):
         call()
     kernels = [
-        replace(
-            of_compiled(one, of(one.metadata.target), launch.grid),
-            numbers=numbers_of(one, launch),
-            lengths=lengths_of(one, launch),
-            aliases=aliases_of(one, launch),
-        )
-        for one, launch in launched.values()
-        if one.name == name
+        of_launch(kernel, of(kernel.metadata.target), grid, histories)
+        for kernel, grid in launched.values()
+        if kernel.name == name
     ]
     return [finding for kernel in kernels for finding in diagnose(kernel).findings]
 
@@ -209,6 +232,9 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
 FASTER = 1.1
 """A gain that counts: the lower end of its interval."""
 
+NAMED = 2
+"""How many findings of a kernel count: a user reads the first ones."""
+
 HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "estimated gain", "gain", "outputs")
 
 
@@ -223,12 +249,12 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
     shown = _recorded(folder)
-    rows = in_order(shown.rows)
+    rows = in_order([row for row in shown.rows if not row.fault])
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
     found_on = sum(bool(row.findings) for row in gained)
     lines = [
-        f"{shown.stamp[0].upper()}{shown.stamp[1:]}.",
+        _stamp(shown, rows),
         "",
         f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {_came_of(rows)}",
         f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became at least "
@@ -239,11 +265,69 @@ def markdown(folder: Path) -> str:
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
-        "Commits:",
-        "",
-        *(f"- {repository} {commit}" for repository, commit in sorted({(row.repository, row.commit) for row in rows})),
+        *_commits(rows),
     ]
     return "\n".join(lines)
+
+
+def _commits(rows: Sequence[PublicRow]) -> list[str]:
+    named = sorted({(row.repository, row.commit) for row in rows if row.commit})
+    return ["Commits:", "", *(f"- {repository} {commit}" for repository, commit in named)]
+
+
+FAULTS_HEAD = ("kernel", "what its author changed", "fault", "rank", "first two findings", "size", "gain", "outputs")
+
+
+def table_of_faults(rows: Sequence[PublicRow], stamp: str) -> Table:
+    """A row a kernel that others made faster, the largest gain first."""
+    made = Table(*FAULTS_HEAD, title=f"public kernels that others made faster; {stamp}", title_justify="left")
+    for row in in_order(rows):
+        made.add_row(*cells_of_fault(row))
+    return made
+
+
+def faults_markdown(folder: Path) -> str | None:
+    """What findings say of kernels that others made faster, and the commits; None if there is no such record."""
+    shown = _recorded(folder)
+    rows = in_order([row for row in shown.rows if row.fault])
+    if not rows:
+        return None
+    gained = [row for row in rows if is_faster(row)]
+    names = {rule.id for rule in all_rules()}
+    unruled = sum(row.fault not in names for row in rows)
+    lines = [
+        _stamp(shown, rows),
+        "",
+        f"- kperf's first or second finding names {_named(rows)}. kperf had no rule for {unruled} of the {len(rows)} "
+        "faults.",
+        f"- {_came_of(rows)} Of the kernels that become at least {FASTER - 1:.0%} faster, kperf's first or second "
+        f"finding names {_named(gained)}.",
+        "",
+        *md.table(FAULTS_HEAD, map(cells_of_fault, rows)),
+        "",
+        *_commits(rows),
+    ]
+    return "\n".join(lines)
+
+
+def _named(rows: Sequence[PublicRow]) -> str:
+    named = sum(row.rank is not None and row.rank <= NAMED for row in rows)
+    return f"the fault of {named} of {len(rows)} kernels"
+
+
+def cells_of_fault(row: PublicRow) -> tuple[str, ...]:
+    """Of a row of the table of kernels that others made faster."""
+    first = ", ".join(f"{one.id} ({one.severity}, line {one.source.line})" for one in row.findings[:NAMED])
+    return (
+        f"`{row.kernel}` ({row.repository}, {row.source})",
+        row.change,
+        row.fault,
+        str(row.rank or "-"),
+        first or "none",
+        row.shape,
+        _gain(row),
+        row.outputs,
+    )
 
 
 def in_order(rows: Sequence[PublicRow]) -> list[PublicRow]:

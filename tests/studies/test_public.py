@@ -150,6 +150,53 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
 
+def test_a_fault_is_named_by_its_rule_at_one_of_its_lines():
+    found = [finding("other", 1.0, 2.0), finding("too-few-warps", 1.0, 2.0), finding("too-few-warps", 1.0, 2.0)]
+    assert row(fault="too-few-warps", findings=found).rank == 2
+    assert row(fault="too-few-warps", findings=found, lines=[7, 8]).rank == 2
+    assert row(fault="too-few-warps", findings=found, lines=[9]).rank is None
+    assert row(fault="row summed twice", findings=found).rank is None
+
+
+def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, console):
+    third = [finding("other", 1, 2), finding("more", 1, 2), finding("few-bytes-in-flight", 1, 2)]
+    rows = [
+        row(name="a", kernel="named", fault="too-few-warps", findings=[finding("too-few-warps", 1, 2)], commit=""),
+        row(name="b", kernel="too_late", fault="few-bytes-in-flight", findings=third, changed=1.9),
+        row(name="c", kernel="unknown", fault="row summed twice", changed=0.5, commit="ab12"),
+        row(name="d", kernel="ours", rule="", changed=1.0),
+    ]
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
+    lines = public.faults_markdown(tmp_path / "h200").splitlines()
+    assert lines[:4] == [
+        "Recorded on NVIDIA H200, 2026-11-23.",
+        "",
+        "- kperf's first or second finding names the fault of 1 of 3 kernels. kperf had no rule for 1 of the 3 faults.",
+        "- By the 95% intervals of their gains, 2 make their operator at least 10% faster (2.00 to 4.00 x), 0 make it "
+        "slower, and 1 does neither (1.05 x). Of the kernels that become at least 10% faster, kperf's first or second "
+        "finding names the fault of 1 of 2 kernels.",
+    ]
+    assert lines[7:10] == [
+        "| `unknown` (some/package, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
+        "| 4.00 x (4.00 to 4.00) | equal bits |",
+        "| `named` (some/package, src/norm.py:7) | num_warps=8 | too-few-warps | 1 | too-few-warps (medium, line 8) "
+        "| 8 x 8 | 2.00 x (2.00 to 2.00) | equal bits |",
+        "| `too_late` (some/package, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
+        "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
+    ]
+    assert lines[10:] == ["", "Commits:", "", "- some/package 0123456789ab", "- some/package ab12"]
+    assert "1 change was timed" in public.markdown(tmp_path / "h200")
+    public.run(console, tmp_path, None)
+    shown = console.export_text()
+    assert "that others made faster" in shown
+    assert "before and after a change" in shown
+
+
+def test_a_record_of_our_changes_alone_has_no_page_of_others(tmp_path):
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), [row()])
+    assert public.faults_markdown(tmp_path / "h200") is None
+
+
 def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):
     runs = [("2026-11-22", [row(name="a", kernel="kept"), row(name="b", kernel="measured_again", changed=1.5)]),
             ("2026-11-24", [row(name="b", kernel="measured_again", changed=0.5)])]  # fmt: skip
