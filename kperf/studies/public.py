@@ -34,6 +34,9 @@ from kperf.trace.analyze.finding import Finding
 from kperf.trace.capture.copies import Likeness, likeness
 from kperf.trace.capture.trial import interval
 
+NEAR_LINES = 5
+"""A finding this many lines from a fault names its line: an author who names a loop may mean a load in it."""
+
 ROUNDS = 31
 _WARM = 10
 """Rounds before those that are timed."""
@@ -45,11 +48,11 @@ class PublicRow(Row):
     """A kernel of a public package, its operator timed with the kernel as it is and with a change.
 
     repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
-    whose advice the change follows, empty if none says so. fault: why the original is slow as those say who made it
-    faster, before kperf read it: the rule that looks for that, or their words if no rule does; empty of a change of
-    ours. lines: those of the fault in the source, none if it is how the kernel is launched. findings: what static rules
-    say of the original kernel. timed: the whole operator, or the kernel alone where the operator waits for the host.
-    outputs: of both calls.
+    whose advice the change follows, empty if none says so. faults: why the original is slow as those say who made it
+    faster, before kperf read it: the rules of which each looks for that, or their words if no rule does; empty of a
+    change of ours. lines: those of the fault in the source, none if it is how the kernel is launched. findings: what
+    static rules say of the original kernel. timed: the whole operator, or the kernel alone where the operator waits for
+    the host. outputs: of both calls.
     """
 
     name: str
@@ -60,7 +63,7 @@ class PublicRow(Row):
     shape: str
     change: str
     rule: str
-    fault: str = ""
+    faults: tuple[str, ...] = ()
     lines: tuple[int, ...] = ()
     findings: list[Finding]
     timed: Literal["operator", "kernel"]
@@ -75,9 +78,12 @@ class PublicRow(Row):
 
     @property
     def rank(self) -> int | None:
-        """The place of the finding that names the fault and its line, among all findings; None if none does."""
-        named = [one.id == self.fault and (not self.lines or one.source.line in self.lines) for one in self.findings]
+        """The place of the finding that names the fault near its lines, among all findings; None if none does."""
+        named = [one.id in self.faults and self._is_near(one.source.line) for one in self.findings]
         return named.index(True) + 1 if any(named) else None
+
+    def _is_near(self, line: int) -> bool:
+        return not self.lines or min(abs(line - one) for one in self.lines) <= NEAR_LINES
 
 
 ROWS: TypeAdapter[PublicRow] = TypeAdapter(PublicRow)
@@ -100,7 +106,7 @@ class Pair:
     rule: str
     make: Callable[[bool], Callable[[], Sequence[torch.Tensor | None]]]
     timed: Literal["operator", "kernel"] = "operator"
-    fault: str = ""
+    faults: Sequence[str] = ()
     lines: Sequence[int] = ()
 
 
@@ -111,9 +117,9 @@ def run(console: Console, results: Path, pairs: Path | None) -> None:
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         shown = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
-    if advised := [row for row in shown.rows if not row.fault]:
+    if advised := [row for row in shown.rows if not row.faults]:
         console.print(table(advised, shown.stamp))
-    if faulty := [row for row in shown.rows if row.fault]:
+    if faulty := [row for row in shown.rows if row.faults]:
         console.print(table_of_faults(faulty, shown.stamp))
 
 
@@ -168,7 +174,7 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         shape=pair.shape,
         change=pair.change,
         rule=pair.rule if any(finding.id == pair.rule for finding in findings) else "",
-        fault=pair.fault,
+        faults=tuple(pair.faults),
         lines=tuple(pair.lines),
         findings=findings,
         timed=pair.timed,
@@ -249,7 +255,7 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
     shown = _recorded(folder)
-    rows = in_order([row for row in shown.rows if not row.fault])
+    rows = in_order([row for row in shown.rows if not row.faults])
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
     found_on = sum(bool(row.findings) for row in gained)
@@ -289,12 +295,12 @@ def table_of_faults(rows: Sequence[PublicRow], stamp: str) -> Table:
 def faults_markdown(folder: Path) -> str | None:
     """What findings say of kernels that others made faster, and the commits; None if there is no such record."""
     shown = _recorded(folder)
-    rows = in_order([row for row in shown.rows if row.fault])
+    rows = in_order([row for row in shown.rows if row.faults])
     if not rows:
         return None
     gained = [row for row in rows if is_faster(row)]
     names = {rule.id for rule in all_rules()}
-    unruled = sum(row.fault not in names for row in rows)
+    unruled = sum(names.isdisjoint(row.faults) for row in rows)
     lines = [
         _stamp(shown, rows),
         "",
@@ -321,7 +327,7 @@ def cells_of_fault(row: PublicRow) -> tuple[str, ...]:
     return (
         f"`{row.kernel}` ({row.repository}, {row.source})",
         row.change,
-        row.fault,
+        " or ".join(row.faults),
         str(row.rank or "-"),
         first or "none",
         row.shape,

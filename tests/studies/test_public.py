@@ -150,20 +150,27 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
 
-def test_a_fault_is_named_by_its_rule_at_one_of_its_lines():
+def test_a_fault_is_named_by_its_rule_near_one_of_its_lines():
     found = [finding("other", 1.0, 2.0), finding("too-few-warps", 1.0, 2.0), finding("too-few-warps", 1.0, 2.0)]
-    assert row(fault="too-few-warps", findings=found).rank == 2
-    assert row(fault="too-few-warps", findings=found, lines=[7, 8]).rank == 2
-    assert row(fault="too-few-warps", findings=found, lines=[9]).rank is None
-    assert row(fault="row summed twice", findings=found).rank is None
+    assert row(faults=["too-few-warps"], findings=found).rank == 2
+    assert row(faults=["too-few-warps"], findings=found, lines=[7, 8]).rank == 2
+    assert row(faults=["too-few-warps"], findings=found, lines=[3]).rank == 2
+    assert row(faults=["too-few-warps"], findings=found, lines=[2, 14]).rank is None
+    assert row(faults=["row summed twice"], findings=found).rank is None
 
 
 def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, console):
     third = [finding("other", 1, 2), finding("more", 1, 2), finding("few-bytes-in-flight", 1, 2)]
     rows = [
-        row(name="a", kernel="named", fault="too-few-warps", findings=[finding("too-few-warps", 1, 2)], commit=""),
-        row(name="b", kernel="too_late", fault="few-bytes-in-flight", findings=third, changed=1.9),
-        row(name="c", kernel="unknown", fault="row summed twice", changed=0.5, commit="ab12"),
+        row(
+            name="a",
+            kernel="named",
+            faults=["low-occupancy", "too-few-warps"],
+            findings=[finding("too-few-warps", 1, 2)],
+            commit="",
+        ),
+        row(name="b", kernel="too_late", faults=["few-bytes-in-flight"], findings=third, changed=1.9),
+        row(name="c", kernel="unknown", faults=["row summed twice"], changed=0.5, commit="ab12"),
         row(name="d", kernel="ours", rule="", changed=1.0),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
@@ -179,8 +186,8 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
     assert lines[7:10] == [
         "| `unknown` (some/package, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
         "| 4.00 x (4.00 to 4.00) | equal bits |",
-        "| `named` (some/package, src/norm.py:7) | num_warps=8 | too-few-warps | 1 | too-few-warps (medium, line 8) "
-        "| 8 x 8 | 2.00 x (2.00 to 2.00) | equal bits |",
+        "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
+        "| too-few-warps (medium, line 8) | 8 x 8 | 2.00 x (2.00 to 2.00) | equal bits |",
         "| `too_late` (some/package, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
         "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
     ]
