@@ -21,7 +21,7 @@ def diagnose(
             show_default=False,
         ),
     ],
-    static: Annotated[bool, typer.Option("--static", help="From the compiled kernels alone: needs no GPU.")] = False,
+    static: Annotated[bool, typer.Option("--static", help="Read the compiled kernels alone: needs no GPU.")] = False,
     target: Target = SM_90A.name,
     signature: Signature = None,
     constexpr: Constexpr = None,
@@ -49,7 +49,7 @@ def diagnose(
             show_default="--samples of a script",
         ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="All findings, and what their rules say.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print all findings, and their rules' pages.")] = False,
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.
 

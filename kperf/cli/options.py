@@ -100,8 +100,8 @@ Constexpr = Annotated[
         show_default=False,
     ),
 ]
-NumWarps = Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)]
-NumStages = Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)]
+NumWarps = Annotated[int | None, typer.Option(min=1, max=32, help="Warps of a function's CTA.", show_default=False)]
+NumStages = Annotated[int | None, typer.Option(min=0, help="Stages of a function's loops.", show_default=False)]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
 SpreadOption = Annotated[
