@@ -27,7 +27,7 @@ from kperf.paper import (
 from kperf.paper.units import measured
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import fig13, interleaved, public
+from kperf.studies import fig13, interleaved, public, public_rows, sped_up
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
@@ -180,7 +180,7 @@ def test_the_timers_beside_tritonbenchs_are_of_the_day_of_the_record():
 
 
 def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
-    rows = RecordStore(RECORDED / "h200", "public", public.ROWS).points()
+    rows = RecordStore(RECORDED / "h200", "public", public_rows.ROWS).points()
     recorded = {row.repository.partition("/")[2] for row in rows if row.run == rows[-1].run}
     line = next(line for line in PAGES["docs/README.md"].splitlines() if line.startswith("| [Public kernels]"))
     named = line.partition("kernels of ")[2].rstrip("? |").replace(" and ", ", ").split(", ")
@@ -317,6 +317,7 @@ def test_what_a_sample_still_costs_is_that_of_the_record():
 def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew."""
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
+    assert between_marks("docs/public.md", "sped-up") == sped_up.markdown(RECORDED / "h200")
 
 
 def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():
@@ -328,8 +329,8 @@ def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():
 
 
 def test_the_readme_counts_the_operators_whose_advice_was_followed():
-    rows = RecordStore(RECORDED / "h100-80gb-hbm3", "public", public.ROWS).points()
-    faster, slower = sum(map(public.is_faster, rows)), sum(map(public.is_slower, rows))
+    rows = RecordStore(RECORDED / "h100-80gb-hbm3", "public", public_rows.ROWS).points()
+    faster, slower = sum(map(public_rows.is_faster, rows)), sum(map(public_rows.is_slower, rows))
     assert said(f"followed kperf's advice by hand on {len(rows)} operators of")
     assert said(f"drawn at random: {faster} operators become at least 10 % faster, and {slower} become slower.")
 
@@ -389,7 +390,7 @@ def test_the_pages_of_rules_have_the_gains_of_the_record():
         rf"In `column_mean`, .*: the fix made it {rows['column_mean'].gain.speedup:.1f} times as fast", columns
     )
     assert f"took {rows['rope_pairs'].gain.speedup:.1f} times as long in `rope_pairs`" in columns
-    others = RecordStore(RECORDED / "h200", "public", public.ROWS).points()
+    others = RecordStore(RECORDED / "h200", "public", public_rows.ROWS).points()
     rotary = next(row for row in others if row.kernel == "apply_rotary_pos_emb_kernel")
     before, after = map(statistics.median, (rotary.original_samples_ms, rotary.changed_samples_ms))
     short = (KERNELS.parents[2] / "docs/rules/few-bytes-in-flight.md").read_text()

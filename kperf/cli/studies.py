@@ -122,7 +122,7 @@ def public(
 ) -> None:
     """Kernels of public packages before and after a change: that a finding advises, or that their authors made."""
     from kperf.record.files import write_between_marks
-    from kperf.studies import public
+    from kperf.studies import public, sped_up
 
     if write is None:
         take_no_gpu(gpu)
@@ -130,8 +130,8 @@ def public(
     else:
         folder = recorded_folder(results, "public.jsonl", gpu=gpu)
         write_between_marks(write, "public", public.markdown(folder))
-        if (faults := public.faults_markdown(folder)) is not None:
-            write_between_marks(write, "faults", faults)
+        if (text := sped_up.markdown(folder)) is not None:
+            write_between_marks(write, "sped-up", text)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from kperf.bench.walltime import SweepStore
 from kperf.errors import UsageError
 from kperf.paper import disturbance, llama_block, operators, proof, proof_ncu, tritonbench, varlen
 from kperf.record.store import RecordStore, recorded_folder
-from kperf.studies import accuracy, fig13, inductor, lines, proton, public, timers
+from kperf.studies import accuracy, fig13, inductor, lines, proton, public_rows, timers
 from kperf.tune.records import store_in
 
 Format = Literal["jsonl", "csv"]
@@ -105,7 +105,7 @@ _ROWS: dict[str, Any] = {
     "diagnose": proof.ROWS,
     "ncu_rules": proof_ncu.ROWS,
     "disturbance": disturbance.ROWS,
-    "public": public.ROWS,
+    "public": public_rows.ROWS,
     "operators": operators.ROWS,
 }
 

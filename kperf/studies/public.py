@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import torch
-from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
@@ -25,68 +24,29 @@ from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import Histories
 from kperf.diagnose.inputs import of_launch
-from kperf.diagnose.rule import all_rules
 from kperf.errors import UsageError
 from kperf.record import markdown as md
-from kperf.record.store import RecordStore, recorded_folder
-from kperf.studies.records import Common, Row, Run, measured_or_recorded, stamp
+from kperf.record.store import recorded_folder
+from kperf.studies import sped_up
+from kperf.studies.public_rows import (
+    FASTER,
+    ROWS,
+    PublicRow,
+    came_of,
+    commits,
+    gain,
+    in_order,
+    is_faster,
+    recorded,
+    stamped,
+)
+from kperf.studies.records import Common, measured_or_recorded
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.capture.copies import Likeness, likeness
-from kperf.trace.capture.trial import interval
-
-NEAR_LINES = 5
-"""A finding this many lines from a fault names its line: an author who names a loop may mean a load in it."""
 
 ROUNDS = 31
 _WARM = 10
 """Rounds before those that are timed."""
-
-Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=6)]
-
-
-class PublicRow(Row):
-    """A kernel of a public package, its operator timed with the kernel as it is and with a change.
-
-    repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
-    whose advice the change follows, empty if none says so. faults: why the original is slow as those say who made it
-    faster, before kperf read it: the rules of which each looks for that, or their words if no rule does; empty of a
-    change of ours. lines: those of the fault in the source, none if it is how the kernel is launched. findings: what
-    static rules say of the original kernel. timed: the whole operator, or the kernel alone where the operator waits for
-    the host. outputs: of both calls.
-    """
-
-    name: str
-    repository: str
-    commit: str
-    source: str
-    kernel: str
-    shape: str
-    change: str
-    rule: str
-    faults: tuple[str, ...] = ()
-    lines: tuple[int, ...] = ()
-    findings: list[Finding]
-    timed: Literal["operator", "kernel"]
-    outputs: Likeness
-    original_samples_ms: Samples
-    changed_samples_ms: Samples
-
-    @property
-    def ratios(self) -> list[float]:
-        """How many times as fast the changed kernel is, of each round."""
-        return [a / b for a, b in zip(self.original_samples_ms, self.changed_samples_ms, strict=True)]
-
-    @property
-    def rank(self) -> int | None:
-        """The place of the finding that names the fault near its lines, among all findings; None if none does."""
-        named = [one.id in self.faults and self._is_near(one.source.line) for one in self.findings]
-        return named.index(True) + 1 if any(named) else None
-
-    def _is_near(self, line: int) -> bool:
-        return not self.lines or min(abs(line - one) for one in self.lines) <= NEAR_LINES
-
-
-ROWS: TypeAdapter[PublicRow] = TypeAdapter(PublicRow)
 
 
 @dataclass(frozen=True)
@@ -113,14 +73,14 @@ class Pair:
 def run(console: Console, results: Path, pairs: Path | None) -> None:
     """Measure the pairs of a file, or show the recorded ones. Raises `UsageError` if there are none, or no GPU."""
     if pairs is None:
-        shown = _recorded(recorded_folder(results, "public.jsonl"))
+        shown = recorded(recorded_folder(results, "public.jsonl"))
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         shown = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
     if advised := [row for row in shown.rows if not row.faults]:
         console.print(table(advised, shown.stamp))
-    if faulty := [row for row in shown.rows if row.faults]:
-        console.print(table_of_faults(faulty, shown.stamp))
+    if others := [row for row in shown.rows if row.faults]:
+        console.print(sped_up.table(others, shown.stamp))
 
 
 def read_pairs(path: Path) -> Sequence[Pair]:
@@ -131,20 +91,6 @@ def read_pairs(path: Path) -> Sequence[Pair]:
     if not isinstance(pairs, list | tuple) or not all(isinstance(pair, Pair) for pair in pairs):
         raise UsageError(f"{path} has no PAIRS: a list of kperf.studies.public.Pair")
     return pairs
-
-
-def _recorded(folder: Path) -> Run[PublicRow]:
-    """Of each pair what was measured last: a run has some of them. The newest come first."""
-    store = RecordStore(folder, "public", ROWS)
-    rows = list({row.name: row for row in store.points()}.values())
-    rows.sort(key=lambda row: row.recorded_at, reverse=True)
-    return Run(store.folder, rows, stamp(store, rows, "recorded"))
-
-
-def _stamp(shown: Run[PublicRow], rows: Sequence[PublicRow]) -> str:
-    """Where and when some of a record's rows were measured."""
-    text = stamp(RecordStore(shown.folder, "public", ROWS), rows, "recorded")
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator[PublicRow]:
@@ -235,12 +181,6 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
     return [[ended[place]() for ended in ends[_WARM:]] for place in range(len(graphs))]
 
 
-FASTER = 1.1
-"""A gain that counts: the lower end of its interval."""
-
-NAMED = 2
-"""How many findings of a kernel count: a user reads the first ones."""
-
 HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "estimated gain", "gain", "outputs")
 
 
@@ -254,128 +194,26 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 
 def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
-    shown = _recorded(folder)
+    shown = recorded(folder)
     rows = in_order([row for row in shown.rows if not row.faults])
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
     found_on = sum(bool(row.findings) for row in gained)
     lines = [
-        _stamp(shown, rows),
+        stamped(shown, rows),
         "",
-        f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {_came_of(rows)}",
+        f"- {len(rows)} {agreeing(len(rows), 'change was', 'changes were')} timed. {came_of(rows)}",
         f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became at least "
         f"{FASTER - 1:.0%} faster.",
         f"- {len(advised)} of the {len(rows)} changes {agreeing(len(advised), 'follows', 'follow')} a finding of "
         "`kperf diagnose`. "
-        f"{_came_of(advised)}",
+        f"{came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
-        *_commits(rows),
+        *commits(rows),
     ]
     return "\n".join(lines)
-
-
-def _commits(rows: Sequence[PublicRow]) -> list[str]:
-    named = sorted({(row.repository, row.commit) for row in rows if row.commit})
-    return ["Commits:", "", *(f"- {repository} {commit}" for repository, commit in named)]
-
-
-FAULTS_HEAD = ("kernel", "what its author changed", "fault", "rank", "first two findings", "size", "gain", "outputs")
-
-
-def table_of_faults(rows: Sequence[PublicRow], stamp: str) -> Table:
-    """A row a kernel that others made faster, the largest gain first."""
-    made = Table(*FAULTS_HEAD, title=f"public kernels that others made faster; {stamp}", title_justify="left")
-    for row in in_order(rows):
-        made.add_row(*cells_of_fault(row))
-    return made
-
-
-def faults_markdown(folder: Path) -> str | None:
-    """What findings say of kernels that others made faster, and the commits; None if there is no such record."""
-    shown = _recorded(folder)
-    rows = in_order([row for row in shown.rows if row.faults])
-    if not rows:
-        return None
-    gained = [row for row in rows if is_faster(row)]
-    names = {rule.id for rule in all_rules()}
-    unruled = sum(names.isdisjoint(row.faults) for row in rows)
-    lines = [
-        _stamp(shown, rows),
-        "",
-        f"- kperf's first or second finding names {_named(rows)}. kperf had no rule for {unruled} of the {len(rows)} "
-        "faults.",
-        f"- {_came_of(rows)} Of the kernels that become at least {FASTER - 1:.0%} faster, kperf's first or second "
-        f"finding names {_named(gained)}.",
-        "",
-        *md.table(FAULTS_HEAD, map(cells_of_fault, rows)),
-        "",
-        *_commits(rows),
-    ]
-    return "\n".join(lines)
-
-
-def _named(rows: Sequence[PublicRow]) -> str:
-    named = sum(row.rank is not None and row.rank <= NAMED for row in rows)
-    return f"the fault of {named} of {len(rows)} kernels"
-
-
-def cells_of_fault(row: PublicRow) -> tuple[str, ...]:
-    """Of a row of the table of kernels that others made faster."""
-    first = ", ".join(f"{one.id} ({one.severity}, line {one.source.line})" for one in row.findings[:NAMED])
-    return (
-        f"`{row.kernel}` ({row.repository}, {row.source})",
-        row.change,
-        " or ".join(row.faults),
-        str(row.rank or "-"),
-        first or "none",
-        row.shape,
-        _gain(row),
-        row.outputs,
-    )
-
-
-def in_order(rows: Sequence[PublicRow]) -> list[PublicRow]:
-    """The largest gain first."""
-    return sorted(rows, key=lambda row: statistics.median(row.ratios), reverse=True)
-
-
-def is_faster(row: PublicRow) -> bool:
-    """Whether the change gains a tenth and more, and computes the same."""
-    return interval(row.ratios)[0] >= FASTER and row.outputs != "different"
-
-
-def is_slower(row: PublicRow) -> bool:
-    """Whether the change costs time for sure, and computes the same."""
-    return interval(row.ratios)[1] < 1 and row.outputs != "different"
-
-
-def _came_of(rows: Sequence[PublicRow]) -> str:
-    """How many changes make an operator faster, slower or neither, and by how much, in sentences."""
-    same = [row for row in rows if row.outputs != "different"]
-    gained = [row for row in same if is_faster(row)]
-    slower = [row for row in same if is_slower(row)]
-    little = [row for row in same if not is_faster(row) and not is_slower(row)]
-    parts = [
-        f"{len(gained)} {agreeing(len(gained), 'makes its', 'make their')} operator at least {FASTER - 1:.0%} faster"
-        f"{_gains(gained)}",
-        f"{len(slower)} {agreeing(len(slower), 'makes', 'make')} it slower{_gains(slower)}",
-        f"{len(little)} {agreeing(len(little), 'does', 'do')} neither{_gains(little)}",
-    ]
-    counts = f"By the 95% intervals of their gains, {', '.join(parts[:2])}, and {parts[2]}."
-    different = len(rows) - len(same)
-    if not different:
-        return counts
-    whose = agreeing(different, "change does not count, because its", "changes does not count, because their")
-    return f"{counts} The gain of {different} {whose} outputs differ."
-
-
-def _gains(rows: Sequence[PublicRow]) -> str:
-    gains = sorted(statistics.median(row.ratios) for row in rows)
-    if not gains:
-        return ""
-    return f" ({gains[0]:.2f} x)" if len(gains) == 1 else f" ({gains[0]:.2f} to {gains[-1]:.2f} x)"
 
 
 def cells(row: PublicRow) -> tuple[str, ...]:
@@ -390,14 +228,9 @@ def cells(row: PublicRow) -> tuple[str, ...]:
         f"{statistics.median(row.original_samples_ms):.4f}",
         f"{statistics.median(row.changed_samples_ms):.4f}",
         _estimated(followed),
-        _gain(row),
+        gain(row),
         row.outputs,
     )
-
-
-def _gain(row: PublicRow) -> str:
-    low, high = interval(row.ratios)
-    return f"{statistics.median(row.ratios):.2f} x ({low:.2f} to {high:.2f})"
 
 
 def _followed(row: PublicRow) -> Finding | None:

@@ -1,5 +1,7 @@
 """Addresses: what the compiler is not sure of, what is read from memory, and what that does to loads."""
 
+from collections import Counter
+
 import pytest
 
 from kperf.arch import GFX942, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S, SM_90A
@@ -480,6 +482,48 @@ def test_functions_of_triton_that_are_the_librarys_are_slow(tmp_path, call, said
     assert (("slow-math", line(text, "# called")) in found) == said
     if said:
         assert found["slow-math", line(text, "# called")].message.startswith(f"{call} of 1024 elements is a library")
+
+
+EXPONENTIALS = """
+@triton.jit
+def kernel(x, y, m, n, B: tl.constexpr):
+    row = tl.program_id(0)
+    sums = tl.zeros([B], tl.float32)
+    for at in tl.range(0, n, B):
+        a = tl.load(x + row * n + at + tl.arange(0, B)).to(tl.float32)
+        sums += CALL  # called
+    tl.store(y + row * B + tl.arange(0, B), sums)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "element", "said"),
+    [
+        ("tl.exp(a - m)", "fp16", True), ("tl.exp(tl.sqrt(a))", "fp16", True),
+        ("tl.exp(a - m)", "fp32", False),  # 3 of 128 instructions a cycle beside 4 bytes of 20
+        ("tl.exp2(a - m)", "fp16", False), ("tl.where(a > m, a, 0.0)", "fp16", False),
+    ],
+)  # fmt: skip
+def test_exp_beside_few_bytes_has_a_shorter_form(tmp_path, call, element, said):
+    text = EXPONENTIALS.replace("CALL", call)
+    found = findings(tmp_path, text, f"*{element}:16,*fp32:16,fp32,i32:16", ("B=2048",))
+    assert (("slow-math", line(text, "# called")) in found) == said
+    if said:
+        one = found["slow-math", line(text, "# called")]
+        assert one.severity == "low"
+        assert one.estimate.speedup == pytest.approx(1 + 3 / 128 / (2 / SM_90A.memory_bytes_per_cycle))
+
+
+def test_the_machine_code_of_exp_has_the_instructions_that_exp2_has_not(tmp_path):
+    codes = []
+    for called in ("exp", "exp2"):
+        path = tmp_path / f"{called}.py"
+        path.write_text(HEAD + FUNCTIONS.replace("libdevice.CALL", f"tl.{called}(a)"))
+        (kernel,) = inputs.read(f"{path}:kernel", (), SM_90A, signature="*fp32,*fp32", constexprs=("B=1024",))
+        codes.append(Counter(one.opcode.partition(".")[0] for one in kernel.code.instructions))
+    more = codes[0] - codes[1]
+    of_a_thread = 1024 // kernel.threads
+    assert (more["FSETP"], more["FMUL"]) == (of_a_thread, 3 * of_a_thread)  # one FMUL is log2(e)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from kperf.bench import turns
 from kperf.errors import UsageError
 from kperf.record.store import RecordStore
-from kperf.studies import public
-from kperf.studies.public import ROWS
+from kperf.studies import public, sped_up
+from kperf.studies.public_rows import ROWS
 from kperf.trace.analyze.finding import Finding
 from tests.bench.fake_gpu import COLD_MS, Gpu
 from tests.conftest import environment, kept
@@ -174,16 +174,19 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         row(name="d", kernel="ours", rule="", changed=1.0),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    lines = public.faults_markdown(tmp_path / "h200").splitlines()
+    lines = sped_up.markdown(tmp_path / "h200").splitlines()
     assert lines[:4] == [
         "Recorded on NVIDIA H200, 2026-11-23.",
         "",
-        "- kperf's first or second finding names the fault of 1 of 3 kernels. kperf had no rule for 1 of the 3 faults.",
-        "- By the 95% intervals of their gains, 2 make their operator at least 10% faster (2.00 to 4.00 x), 0 make it "
-        "slower, and 1 does neither (1.05 x). Of the kernels that become at least 10% faster, kperf's first or second "
-        "finding names the fault of 1 of 2 kernels.",
+        "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of 3 kernels.",
+        "- No rule of kperf looks for 1 of the 3 faults.",
     ]
-    assert lines[7:10] == [
+    assert lines[4] == (
+        "- By the 95% intervals of their gains, 2 make their operator at least 10% faster (2.00 to 4.00 x), 0 make it "
+        "slower, and 1 does neither (1.05 x). When first measured, kperf's first or second finding named the faults of "
+        "1 of the 2 kernels that become at least 10% faster."
+    )
+    assert lines[8:11] == [
         "| `unknown` (some/package, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
         "| 4.00 x (4.00 to 4.00) | equal bits |",
         "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
@@ -191,7 +194,7 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         "| `too_late` (some/package, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
         "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
     ]
-    assert lines[10:] == ["", "Commits:", "", "- some/package 0123456789ab", "- some/package ab12"]
+    assert lines[11:] == ["", "Commits:", "", "- some/package 0123456789ab", "- some/package ab12"]
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     shown = console.export_text()
@@ -199,9 +202,26 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
     assert "before and after a change" in shown
 
 
+def test_the_page_says_what_rules_named_before_they_were_changed(tmp_path):
+    store = RecordStore(tmp_path / "h200", "public", ROWS)
+    found = [finding("too-few-warps", 1, 2)]
+    runs = [("2026-11-22", [row(name="a", faults=["too-few-warps"]), row(name="b", faults=["too-few-warps"])]),
+            ("2026-11-24", [row(name="a", faults=["too-few-warps"], findings=found)])]  # fmt: skip
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for day, rows in runs:
+            changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
+            writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
+    lines = sped_up.markdown(tmp_path / "h200").splitlines()
+    assert lines[2:4] == [
+        "- When each kernel was first measured, kperf's first or second finding named the faults of 0 of 2 kernels.",
+        "- When each kernel was last measured, kperf's first or second finding named the faults of 1 of 2 kernels.",
+    ]
+
+
 def test_a_record_of_our_changes_alone_has_no_page_of_others(tmp_path):
     kept(RecordStore(tmp_path / "h200", "public", ROWS), [row()])
-    assert public.faults_markdown(tmp_path / "h200") is None
+    assert sped_up.markdown(tmp_path / "h200") is None
 
 
 def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):

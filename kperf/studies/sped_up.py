@@ -1,0 +1,91 @@
+"""Public kernels that others made faster: whether findings name why they were slow. The rows are `kperf public`'s."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from kperf.diagnose.rule import all_rules
+from kperf.record import markdown as md
+from kperf.record.store import RecordStore
+from kperf.studies.public_rows import (
+    FASTER,
+    ROWS,
+    PublicRow,
+    came_of,
+    commits,
+    gain,
+    in_order,
+    is_faster,
+    recorded,
+    stamped,
+)
+
+NAMED = 2
+"""How many findings of a kernel count: a user reads the first ones."""
+
+HEAD = ("kernel", "what its author changed", "fault", "rank", "first two findings", "size", "gain", "outputs")
+
+
+def table(rows: Sequence[PublicRow], stamp: str) -> Table:
+    """A row a kernel, the largest gain first."""
+    made = Table(*HEAD, title=f"public kernels that others made faster; {stamp}", title_justify="left")
+    for row in in_order(rows):
+        made.add_row(*cells(row))
+    return made
+
+
+def markdown(folder: Path) -> str | None:
+    """The section of docs/public.md; None if no such kernel is recorded.
+
+    It counts twice where kernels were measured more than once: by the first measurement of each, before a rule was
+    changed because of it, and by the last one.
+    """
+    shown = recorded(folder)
+    rows = in_order([row for row in shown.rows if row.faults])
+    if not rows:
+        return None
+    first = {row.name: row for row in reversed(RecordStore(folder, "public", ROWS).points()) if row.faults}
+    gained = [row for row in rows if is_faster(row)]
+    names = {rule.id for rule in all_rules()}
+    unruled = sum(names.isdisjoint(row.faults) for row in rows)
+    counts = [_counted(list(first.values()), "When each kernel was first measured, kperf's")]
+    if any(first[row.name] != row for row in rows):
+        counts.append(_counted(rows, "When each kernel was last measured, kperf's"))
+    lines = [
+        stamped(shown, rows),
+        "",
+        *counts,
+        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults.",
+        f"- {came_of(rows)} When first measured, kperf's first or second finding named the faults of "
+        f"{_named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
+        f"{FASTER - 1:.0%} faster.",
+        "",
+        *md.table(HEAD, map(cells, rows)),
+        "",
+        *commits(rows),
+    ]
+    return "\n".join(lines)
+
+
+def _counted(rows: Sequence[PublicRow], when: str) -> str:
+    return f"- {when} first or second finding named the faults of {_named(rows)} of {len(rows)} kernels."
+
+
+def _named(rows: Sequence[PublicRow]) -> int:
+    return sum(row.rank is not None and row.rank <= NAMED for row in rows)
+
+
+def cells(row: PublicRow) -> tuple[str, ...]:
+    """Of a row of the table."""
+    first = ", ".join(f"{one.id} ({one.severity}, line {one.source.line})" for one in row.findings[:NAMED])
+    return (
+        f"`{row.kernel}` ({row.repository}, {row.source})",
+        row.change,
+        " or ".join(row.faults),
+        str(row.rank or "-"),
+        first or "none",
+        row.shape,
+        gain(row),
+        row.outputs,
+    )
