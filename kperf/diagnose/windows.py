@@ -99,7 +99,7 @@ def windows(kernel: Kernel) -> Iterator[Window]:
         for term in sorted(reduction.terms, key=lambda one: one.maker.line):
             alike[frame_of(term.maker), tuple(loop.line for loop in term.loops), term.axes].append(term)
         for terms in alike.values():
-            if not terms[0].loops and not terms[0].axes and len(terms) < _LEAST:
+            if not terms[0].loops and len(terms) * terms[0].length < _LEAST:
                 continue
             if (window := _Sliding(kernel, reduction, terms).window) is not None:
                 yield window
@@ -113,6 +113,12 @@ class _Term:
     name: str
     loops: tuple[Operation, ...]
     axes: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Elements along the axes."""
+        types = tensor_types(self.maker.rest)
+        return math.prod(types[-1].shape[axis] for axis in self.axes) if types else 1
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def test_a_window_of_single_numbers_is_no_scalar_loop(tmp_path):
     [
         LOOP.replace("acc += x", "acc += x * tl.load(z_ptr + j)"),  # a convolution
         LOOP.replace("acc += x", "acc += x * tl.exp(-0.1 * j)"),
-        LOOP.replace("range(W)", "tl.static_range(W)").replace("acc += x", "acc += x * (0.5 + 0.01 * j)"),
+        LOOP.replace("range(W)", "tl.static_range(W)").replace("acc += x", "acc += x * (0.505 + 0.01 * j)"),
         LOOP.replace("acc += x", "acc += tl.exp(x * tl.load(z_ptr + t))"),  # attention
         LOOP.replace("acc += x", "acc += tl.abs(x - tl.load(z_ptr + t))"),
         LOOP.replace("acc += x", "acc += x * tl.load(x_ptr + j)"),  # an autocorrelation
