@@ -55,6 +55,7 @@ EVIDENCE = {
     "redundant-load": _LOAD,
     "both-sides-loaded": _LOAD,
     "zeroed-after-reading": _LOAD,
+    "window-summed-anew": _LOAD,
     "few-bytes-in-flight": _LATENCY,
     "loads-not-pipelined": _LATENCY,
     "too-few-stages": _LATENCY,

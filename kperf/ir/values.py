@@ -8,6 +8,7 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -494,7 +495,10 @@ class Labels(Values):
         if (known is not None and not known.loaded) or op.name in (*READS, *_MOVES):
             return known
         if op.name == "arith.constant":
-            return Value(np.zeros((), dtype=np.int64))  # a float, and the same one everywhere
+            written, _, kind = op.rest.partition(" : ")
+            number = written.strip().removeprefix("dense<").removesuffix(">")  # a float, the same one everywhere
+            shape = types[0].shape if (types := tensor_types(kind)) else ()
+            return Value(np.full(shape, crc32(number.encode()), dtype=np.int64))
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
         if not op.name.startswith(("arith.", "math.")) or len(values) < len(operands):

@@ -197,4 +197,6 @@ def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("few-bytes-in-flight", "Too few bytes in flight", check, explained_by=("idle-threads",))
+RULE = Rule(
+    "few-bytes-in-flight", "Too few bytes in flight", check, explained_by=("idle-threads", "window-summed-anew")
+)

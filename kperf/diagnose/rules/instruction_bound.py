@@ -69,5 +69,6 @@ RULE = DynamicRule(
         "slow-math",
         "table-recomputed",
         "wgmma-unused",
+        "window-summed-anew",
     ),
 )

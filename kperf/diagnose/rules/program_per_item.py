@@ -35,5 +35,5 @@ RULE = Rule(
     check,
     needs="launch",
     targets=("sm_",),
-    explained_by=("idle-threads", "few-bytes-in-flight"),
+    explained_by=("idle-threads", "few-bytes-in-flight", "window-summed-anew"),
 )

@@ -392,4 +392,4 @@ def _pointers(kernel: Kernel, access: Access) -> set[str]:
     return {name for name in access.value.arguments if kernel.parameters[name].is_pointer}
 
 
-RULE = Rule("redundant-load", "The same addresses loaded again", check)
+RULE = Rule("redundant-load", "The same addresses loaded again", check, explained_by=("window-summed-anew",))

@@ -153,5 +153,5 @@ RULE = Rule(
     "scalar-loop",
     "A loop that loads single numbers",
     check,
-    explained_by=("linear-search", "lookup-by-comparison", "quadratic-ranking"),
+    explained_by=("linear-search", "lookup-by-comparison", "quadratic-ranking", "window-summed-anew"),
 )
