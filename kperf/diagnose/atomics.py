@@ -37,7 +37,9 @@ def hands_over(kernel: Kernel) -> bool:
 def reads_atomics(kernel: Kernel) -> bool:
     """Whether a CTA may learn by an atomic what others did: by its old value, or in a call or an assembly text."""
     calls = (op for op in kernel.named("tt.call", "tt.elementwise_inline_asm") if "pure = true" not in op.rest)
-    swaps = (op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or kernel.is_used(op) for op in kernel.named(*ATOMICS))
+    swaps = (
+        op.name == "tt.atomic_cas" or _SWAP.match(op.rest) or op.line in kernel.readers for op in kernel.named(*ATOMICS)
+    )
     return any(True for _ in calls) or any(swaps)
 
 

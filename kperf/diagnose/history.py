@@ -237,9 +237,10 @@ class Histories:
 
     def _hand_over(self, before: _Launch | None, last: _Launch, kernel: CompiledKernel, call: LaunchCall) -> None:
         """What the launch before hands to the last one; which tensors of earlier handovers the last one is given."""
+        given = {id(place.memory()) for place in last.places.values()}
         for first, (handover, places) in self._handovers.items():
             if kernel.hash not in (first, handover.kernel.hash):
-                handover.given.update(one for one, _ in _pairs(places, last.places, _Place.is_near))
+                handover.given.update(name for name, place in places.items() if id(place.memory()) in given)
         if before is None or not before.is_first:
             return
         near = _pairs(before.places, last.places, _Place.is_near)
@@ -430,12 +431,12 @@ def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
 
 def aliases_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[frozenset[str]]:
     """Pairs of a launch's arguments that are tensors of the same memory, of which one begins before the other ends."""
-    tensors = [(name, value) for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)]
+    tensors = {name: value for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+    places = {name: _place_of(tensor) for name, tensor in tensors.items()}
     return frozenset(
-        frozenset((name, other))
-        for (name, one), (other, two) in combinations(tensors, 2)
-        if _place_of(one).is_near(_place_of(two))
-        and max(_place_of(one).first, _place_of(two).first) < min(_end_of(one), _end_of(two))
+        frozenset((one, two))
+        for one, two in _near(places)
+        if max(places[one].first, places[two].first) < min(_end_of(tensors[one]), _end_of(tensors[two]))
     )
 
 

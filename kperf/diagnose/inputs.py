@@ -68,7 +68,6 @@ def of_compiled(
     native = "cubin" in kernel.asm
     found = compiler.read_compiled(kernel)
     module = Module(found.ttgir)
-    assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,
         arch,
@@ -77,7 +76,6 @@ def of_compiled(
         num_stages=getattr(kernel.metadata, "num_stages", None),
         shared_bytes=getattr(kernel.metadata, "shared", None),
         resources=compiler.resources(kernel) if native else None,
-        ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch) if assembled else "",
         grid=grid,
         constants=_constants(kernel),
         unspecialised=unspecialised(kernel) if isinstance(kernel, CompiledKernel) else {},

@@ -3,6 +3,7 @@
 import ast
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -16,7 +17,7 @@ from kperf.arch import Arch, operations
 from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import Handover, History
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
-from kperf.ir.compile import Compiled, Resources
+from kperf.ir.compile import Compiled, Resources, ptxas_says
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
 from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
@@ -120,9 +121,9 @@ class Access:
 class Kernel:
     """One kernel for one architecture.
 
-    compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources,
-    ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
-    known. grid: of a launch, None without one.
+    compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources:
+    None where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is known. grid: of a
+    launch, None without one.
     numbers: the integers of the launch, by name. lengths: elements of its tensors, by name. multiples: arguments that
     are multiples of 16, or begin at one, in each launch. aliases: pairs of arguments that are tensors with bytes in
     common in a launch. unspecialised: what keeps the JIT from telling the compiler of an argument's value, by name.
@@ -143,7 +144,6 @@ class Kernel:
     num_stages: int | None = None
     shared_bytes: int | None = None
     resources: Resources | None = None
-    ptxas: str = ""
     grid: tuple[int, int, int] | None = None
     numbers: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -169,6 +169,12 @@ class Kernel:
         return self.compiled.code
 
     @cached_property
+    def ptxas(self) -> str:
+        """What ptxas prints of its PTX; empty without one. It assembles the kernel again: a rule asks last."""
+        ptx = self.compiled.texts.get("ptx") if self.resources is not None else None
+        return ptxas_says(ptx, self.arch) if ptx is not None else ""
+
+    @cached_property
     def configuration(self) -> dict[str, int]:
         """Its constants that are whole numbers: the lengths of tiles, stages, warps."""
         return {one: value for one, value in self.constants.items() if type(value) is int}
@@ -177,6 +183,15 @@ class Kernel:
     def levels(self) -> dict[str, list[Line]]:
         """From TTIR to machine code, as far as there are: each line with where in the source it is from."""
         return read_levels(self.compiled.texts, self.code, self.compiled.moved)
+
+    @cached_property
+    def as_written(self) -> "Kernel | None":
+        """The kernel with its TTIR in place of its TTGIR; None where no TTIR is known (Gluon).
+
+        It has no layouts; each load stands in the iteration that uses it, and no copy is ahead.
+        """
+        text = self.compiled.texts.get("ttir", "")
+        return replace(self, module=Module(self.compiled.moved.text(text))) if "tt.func" in text else None
 
     @cached_property
     def layouts(self) -> Layouts:
@@ -259,9 +274,15 @@ class Kernel:
         names = self.tensors_of(op)
         return names.union(*(pair for pair in self.aliases if pair & names))
 
-    def is_used(self, op: Operation) -> bool:
-        """Whether anything is computed of what an operation gives."""
-        return any(self.values.maker(user, at) is op for user in self.operations for at in range(len(user.operands)))
+    @cached_property
+    def readers(self) -> Mapping[int, Sequence[tuple[Operation, int]]]:
+        """By the line of an operation, what reads its results, and at which place of the reader's operands."""
+        found: dict[int, list[tuple[Operation, int]]] = defaultdict(list)
+        for op in self.operations:
+            for place in range(len(op.operands)):
+                if (made := self.values.maker(op, place)) is not None:
+                    found[made.line].append((op, place))
+        return dict(found)
 
     @cached_property
     def total_warps(self) -> int:

@@ -99,14 +99,19 @@ def _rows(
     kernel: Kernel, filling: Filling, place: int, counts: Mapping[int, int], cta: Cta
 ) -> NDArray[np.bool_] | None:
     """Of each iteration, which rows of the first operand or columns of the second one take part: (iteration, row)."""
-    found = []
+    first, found = CtaValues(kernel, cta), []
+    filling.elements(first, _is_tile)
     for numbers in itertools.product(*map(range, counts.values())):
-        values = _Iteration(kernel, cta, dict(zip(counts, numbers, strict=True)))
-        kept = filling.elements(values, lambda value: value.numbers.size > 1)
+        values = _Iteration(first, dict(zip(counts, numbers, strict=True)))
+        kept = filling.elements(values, _is_tile)
         if kept is None or kept.ndim != 2:
             return None
         found.append(kept.any(axis=1 - place))
     return np.array(found)
+
+
+def _is_tile(value: Value) -> bool:
+    return value.numbers.size > 1
 
 
 class _Iteration(CtaValues):
@@ -115,9 +120,14 @@ class _Iteration(CtaValues):
     What a loop carries beside its induction variable is not known.
     """
 
-    def __init__(self, kernel: Kernel, cta: Cta, iteration: Mapping[int, int]) -> None:
-        """iteration: by the lines of loops, from 0."""
-        super().__init__(kernel, cta)
+    def __init__(self, first: CtaValues, iteration: Mapping[int, int]) -> None:
+        """Of the CTA of `first`, whose numbers that no iteration changes are kept.
+
+        iteration: by the lines of loops, from 0.
+        """
+        self.__dict__ |= vars(first)
+        known = ((key, value) for key, value in first._found.items() if value is not None)
+        self._found = {key: value for key, value in known if value.iterations.isdisjoint(iteration)}
         self._iteration = iteration
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from kperf.diagnose.kernel import ATOMICS, LOADS, TMA_LOADS
-from kperf.diagnose.waves import Numbers
+from kperf.diagnose.waves import Numbers, different
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS
@@ -19,7 +17,7 @@ def numbers_of_ctas(origins: Origins, operations: Sequence[Operation], count: in
 
     Values differ by where loads begin, by what positions are compared with, by positions as data, and by iterations.
     """
-    columns = []
+    columns: dict[int, Numbers] = {}  # values that the same operation makes are the same array
     for op in operations:
         for place in _deciding(op):
             value = origins.operand(op, place)
@@ -27,11 +25,9 @@ def numbers_of_ctas(origins: Origins, operations: Sequence[Operation], count: in
                 if _from_programs(origins, op, place):
                     return None
                 continue
-            columns.append(np.broadcast_to(value.numbers, count))
-    if not columns:
-        return np.zeros(count, np.int64)
-    _, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(numbers.reshape(-1), dtype=np.int64)
+            columns[id(value.numbers)] = value.numbers
+    _, numbers = different(columns.values(), count)
+    return numbers
 
 
 def _from_programs(origins: Origins, op: Operation, place: int) -> bool:

@@ -12,7 +12,7 @@ from kperf.diagnose.kernel import LOOPS, STORES, Kernel
 from kperf.diagnose.loops import read
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, mma_cycles
 from kperf.diagnose.thresholds import MEDIUM_GAIN
-from kperf.diagnose.waves import Numbers, origins_of
+from kperf.diagnose.waves import Numbers, different, origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
@@ -150,7 +150,8 @@ def _numbers(kernel: Kernel, origins: Origins, op: Operation, count: int) -> Num
 
 def _repeats(columns: Numbers) -> float:
     """CTAs for each that has other numbers."""
-    return len(columns) / len(np.unique(columns, axis=0))
+    first, _ = different(columns.T, len(columns))
+    return len(columns) / len(first)
 
 
 def _values(kernel: Kernel, origins: Origins, function: Operation, count: int) -> Iterator[Operation]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from kperf.arch import H200
 from kperf.diagnose.kernel import LOADS, MOST_WARPS, TMA_LOADS, Kernel, own
@@ -10,8 +9,8 @@ from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.machine import Instruction
-from kperf.ir.ttgir import Module, Operation
+from kperf.ir.machine import Instruction, MachineCode
+from kperf.ir.ttgir import Operation
 
 _MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
 """Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
@@ -19,11 +18,10 @@ _SCHEDULERS = OTHERS_A_CYCLE
 """Of an SM: each issues one instruction a cycle."""
 
 
-def issue_slots(kernel: Kernel) -> float:
-    """Issue slots of an SM that all warps of a CTA take: an iteration of each loop, or a kernel without loops."""
-    instructions = kernel.code.instructions if kernel.code is not None else ()
-    looping = [one for one in instructions if kernel.code is not None and kernel.code.depth(one) > 0]
-    return kernel.total_warps * _slots(looping or instructions)
+def issue_slots(code: MachineCode, warps: int) -> float:
+    """Issue slots of an SM that so many warps of a CTA take: an iteration of each loop, or code without loops."""
+    looping = [one for one in code.instructions if code.depth(one) > 0]
+    return warps * _slots(looping or code.instructions)
 
 
 def issue_cycles(kernel: Kernel, loop: Operation) -> float:
@@ -41,25 +39,6 @@ def issue_cycles(kernel: Kernel, loop: Operation) -> float:
     return held * kernel.total_warps * len(iteration) / _SCHEDULERS
 
 
-def doubled(kernel: Kernel) -> Kernel | None:
-    """The kernel compiled with twice as many warps; None where a CTA has no more, or it cannot be compiled again."""
-    warps = 2 * kernel.num_warps
-    if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
-        return None
-    made = compiler.recompiled(kernel.compiled.kernel, {"num_warps": warps})
-    if made is None or "cubin" not in made.asm:
-        return None
-    read = compiler.read_compiled(made)
-    return replace(
-        kernel,
-        module=Module(read.ttgir),
-        compiled=read,
-        resources=compiler.resources(made),
-        shared_bytes=made.metadata.shared,
-        constants={**kernel.constants, "num_warps": warps},
-    )
-
-
 def warps_repeat_work(kernel: Kernel) -> bool:
     """Whether twice as many warps issue more together, as where each of them loads what another one loads too.
 
@@ -67,8 +46,19 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     Of attention_bwd_dkdv 8 warps take 1.15 times as many slots, and its time 1.5 times as long; of w4a16_gemv 1.3
     times, and 2.3 times as long (H100).
     """
-    more = doubled(kernel)
-    return more is not None and issue_slots(more) > issue_slots(kernel) * MEDIUM_GAIN
+    warps, more = 2 * kernel.num_warps, _doubled(kernel)
+    if more is None or kernel.code is None:
+        return False
+    return issue_slots(more, warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
+
+
+def _doubled(kernel: Kernel) -> MachineCode | None:
+    """Of twice as many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
+    warps = 2 * kernel.num_warps
+    if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
+        return None
+    made = compiler.recompiled(kernel.compiled.kernel, {"num_warps": warps})
+    return compiler.machine_code(made) if made is not None and "cubin" in made.asm else None
 
 
 def _slots(instructions: Iterable[Instruction]) -> int:

@@ -5,7 +5,7 @@ A tile of a persistent kernel, which loops over tiles, counts as a CTA of its ow
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,7 @@ Numbers = NDArray[np.int64]
 _MOST = 1 << 20
 """CTAs of a launch that are followed: those of 16 images of 4096 x 4096 pixels in tiles of 256."""
 _MOST_BEYOND = 1.25
+_LARGEST_KEY = 1 << 62
 _LOWER, _UPPER, _STEP = 1, 2, 3
 """Places of a loop's bounds among the operands of `scf.for`."""
 _STORES = operations("store")
@@ -142,7 +143,8 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
     times = {loop.line: _iterations(turns, loop, loops_around(loop)) for loop in loops}
     known = {line: float(one.mean()) for line, one in times.items() if one is not None}
     loads = [op for loop in loops for op in _tile_loads(loop)]
-    if len(known) < len(times) or (swept := _all_swept(kernel, turns, loads)) is None:
+    swept = _all_swept(kernel, turns, loads) if len(known) == len(times) else None
+    if swept is None or _overlap(kernel, swept):
         return None
     return _schedule(
         kernel,
@@ -164,7 +166,7 @@ def _schedule_without_loops(kernel: Kernel, turns: "_Turns", slots: int) -> Sche
     """
     loads = [op for op in kernel.named(*LOADS, *TMA_LOADS) if largest_bytes(op)]
     swept = _all_swept(kernel, turns, loads)
-    if swept is None or not any(_is_shared(load) for load in swept):
+    if swept is None or not any(map(_is_shared, swept)) or _overlap(kernel, swept):
         return None
     times = {op.line: float(kernel.times(op)) for op in kernel.operations}
     stored = sum(_stored(turns, op) * times[op.line] for op in kernel.named(*_STORES))
@@ -305,15 +307,14 @@ def _distinct(kernel: Kernel, op: Operation) -> int:
 
 
 def _all_swept(kernel: Kernel, turns: _Turns, loads: Sequence[Operation]) -> list[_Swept] | None:
-    """What these loads bring; None if one of them is not known, if none brings anything, or if tiles overlap."""
+    """What these loads bring; None if one of them is not known, or if none brings anything."""
     swept = [one for op in loads if (one := _swept(kernel, turns, op)) is not None]
-    known = len(swept) == len(loads) and any(load.bytes.any() for load in swept)
-    return swept if known and not _overlap(kernel, swept) else None
+    return swept if len(swept) == len(loads) and any(load.bytes.any() for load in swept) else None
 
 
 def _is_shared(load: _Swept) -> bool:
     """Whether several CTAs load the same tile, and others another one."""
-    first, _ = _different(load.begins)
+    first, _ = different(load.begins.T, len(load.begins))
     return 1 < len(first) < len(load.begins)
 
 
@@ -355,33 +356,50 @@ def _overlap(kernel: Kernel, loads: Sequence[_Swept]) -> bool:
             bytes_of[tensor] = kernel.lengths[tensor] * access.tensor.bytes
             loop = next((loop.line for loop in loops_around(load.operation)), 0)
             together.setdefault((loop, tensor), []).append(load)
-    return any(
-        _numbered(of_loop)[1].sum() > _MOST_BEYOND * bytes_of[tensor] for (_, tensor), of_loop in together.items()
-    )
+    return any(_is_beyond(of_loop, _MOST_BEYOND * bytes_of[tensor]) for (_, tensor), of_loop in together.items())
+
+
+def _is_beyond(loads: Sequence[_Swept], most: float) -> bool:
+    """Whether different tiles have more bytes; which of them are different matters only if all together have."""
+    return sum(load.bytes.sum() for load in loads) > most and bool(_numbered(loads)[1].sum() > most)
 
 
 def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
     """Tiles [CTA, load] as numbers, and the bytes of each number: the most that a CTA sweeps of it."""
     width = max(load.begins.shape[1] for load in loads)
     begins = [np.pad(load.begins, ((0, 0), (width - load.begins.shape[1], 0))) for load in loads]
-    first, inverse = _different(np.concatenate(begins))
+    rows = np.concatenate(begins)
+    first, inverse = different(rows.T, len(rows))
     tiles = inverse.reshape(len(loads), -1).T
     sizes = np.zeros(len(first), np.int64)
     np.maximum.at(sizes, tiles, np.stack([load.bytes for load in loads], axis=1))
     return tiles, sizes
 
 
-def _different(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Where each different row is first, and which of them each row is.
+def different(columns: Iterable[Numbers], rows: int) -> tuple[Numbers, Numbers]:
+    """Where each different row of a table is first, and which of them each row is; in the order of the rows.
 
-    numpy's `unique` with an axis takes several times as long, which is seconds of a large grid and an unrolled loop.
+    columns: of the table, a number for each of `rows` rows, or one for all. numpy's `unique` with an axis takes several
+    times as long, which is seconds of a large grid and an unrolled loop: here each row becomes one number.
     """
-    first, inverse = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
-    for column in rows.T:
-        if np.any(column != column[0]):
-            values, place = np.unique(column, return_inverse=True)
-            _, first, inverse = np.unique(inverse * len(values) + place, return_index=True, return_inverse=True)
+    key: Numbers = np.zeros(rows, np.int64)
+    count = 1
+    for column in columns:
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            continue
+        places, many = column - low, high - low + 1
+        if many > _LARGEST_KEY // count:
+            (key, count), (places, many) = _ranked(key), _ranked(column)
+        key, count = key * many + places, count * many
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
+
+
+def _ranked(numbers: Numbers) -> tuple[Numbers, int]:
+    """The place of each number among the different ones, in order, and how many there are."""
+    values, places = np.unique(numbers, return_inverse=True)
+    return places, len(values)
 
 
 def _tensor(kernel: Kernel, origins: Origins, op: Operation) -> Value | None:

@@ -7,7 +7,7 @@ TritonGPUAttrDefs.td: blocked, slice, linear and the results of MMAs (versions 2
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
@@ -43,6 +43,7 @@ class TensorType:
         return element_bytes(self.element)
 
 
+@cache
 def element_bytes(element: str) -> int:
     """Bytes of an element, of a pointer those of what it points at; bits of `i1` take a byte."""
     inner = re.sub(r"^!tt\.ptr<(.*?)(?:,.*)?>$", r"\1", element)
@@ -64,7 +65,8 @@ def split_commas(text: str) -> list[str]:
     return [*parts, text[start:].strip()] if text[start:].strip() else parts
 
 
-def tensor_types(text: str) -> list[TensorType]:
+@lru_cache(maxsize=1 << 14)
+def tensor_types(text: str) -> tuple[TensorType, ...]:
     """Every tensor and memory descriptor in a text, in order, those of descriptors of tensors left out."""
     types = []
     for match in re.finditer(r"(?<![\w<])(?:tensor|!ttg\.memdesc)<", text):
@@ -79,7 +81,7 @@ def tensor_types(text: str) -> list[TensorType]:
             whole = inner[-1] if re.fullmatch(r"\d+(x\d+)*", inner[-1]) else ""
             allocated = tuple(map(int, whole.split("x"))) if whole else ()
             types.append(TensorType(shape, shaped[2], inner[1] if len(inner) > 1 else "", allocated))
-    return types
+    return tuple(types)
 
 
 class Layouts:

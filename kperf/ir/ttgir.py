@@ -8,6 +8,7 @@ one brace at a line's end, which is all that this reader relies on. It reads wha
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kperf.arch import Arch, of
 from kperf.errors import UsageError
@@ -38,7 +39,7 @@ class Operation:
     regions: list["Region"] = field(default_factory=list)
     location: Location | None = None
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """SSA names in the order they stand on the line (of `scf.for`, the induction variable and bounds too)."""
         return tuple(_SSA.findall(self.rest.split(" : ")[0]))

@@ -7,6 +7,7 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs, spills
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.kernel import Kernel
 from tests.diagnose.test_kernels import KERNELS, diagnosis_of
 from tests.diagnose.test_wasted_work import found
 
@@ -93,6 +94,7 @@ def test_few_spills_are_severe_where_wgmma_waits_for_them(monkeypatch):
     monkeypatch.setattr(spills, "SPILLED_SHARE", 1.0)
     few = next(one for one in diagnose(kernel).findings if one.id == "register-spills")
     assert (few.severity, few.estimate.speedup, few.estimate.high) == ("high", 1.8, 3.0)
-    of_others = next(one for one in diagnose(replace(kernel, ptxas="")).findings if one.id == "register-spills")
+    monkeypatch.setattr(Kernel, "ptxas", "")
+    of_others = next(one for one in diagnose(replace(kernel)).findings if one.id == "register-spills")
     assert (of_others.severity, of_others.estimate.speedup) == ("medium", 1.1)
     assert "wgmma" not in of_others.message

@@ -112,11 +112,21 @@ def test_barriers_between_stores_and_loads_are_not_advised_away():
     assert not any("parts of an element" in finding.advice for finding in found)  # a permutation has none
 
 
-def test_machine_code_is_read_where_the_ttgir_asks_for_it():
-    kernel, *_ = inputs.read(str(KERNELS / "clean/vector_add.py"), (), SM_90A)
+@pytest.mark.parametrize("name", ["vector_add", "graph_scatter_add"])
+def test_machine_code_is_read_where_the_ttgir_asks_for_it(name):
+    """To disassemble it takes longer than all rules together, of atomics on float32 too."""
+    kernel, *_ = inputs.read(str(KERNELS / f"clean/{name}.py"), (), SM_90A)
     assert diagnose(kernel).skipped == {}
     assert "code" not in vars(kernel.compiled)
     assert kernel.code.instructions
+
+
+@pytest.mark.parametrize(("name", "assembled"), [("clean/gemm", False), ("planted/spills", True)])
+def test_a_kernel_is_assembled_again_only_where_its_wgmma_wait_for_each_other(monkeypatch, name, assembled):
+    asked = []
+    monkeypatch.setattr("kperf.diagnose.kernel.ptxas_says", lambda *given: asked.append(given) or "")
+    diagnose(inputs.read(str(KERNELS / f"{name}.py"), (), SM_90A)[0])
+    assert len(asked) == assembled
 
 
 def test_machine_code_that_cannot_be_read_is_no_fault_of_a_rule(monkeypatch):

@@ -10,7 +10,8 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.rules import register_spills
 from kperf.diagnose.spills import Spills
-from kperf.diagnose.warps import doubled, issue_slots, warps_repeat_work
+from kperf.diagnose.warps import warps_repeat_work
+from kperf.ir import compile as compiler
 from tests.diagnose.test_kernels import KERNELS
 from tests.diagnose.test_measured import recorded
 
@@ -25,6 +26,15 @@ def kernel_of(name):
 def found(kernel):
     """The first finding of each rule."""
     return {one.id: one for one in reversed(diagnose(kernel).findings)}
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The changes with which kernels are compiled again."""
+    asked = []
+    compile_again = compiler.recompiled
+    monkeypatch.setattr(compiler, "recompiled", lambda kernel, more: asked.append(more) or compile_again(kernel, more))
+    return asked
 
 
 def changed(finding):
@@ -43,19 +53,25 @@ def changed(finding):
 )
 def test_more_warps_that_repeat_work_are_known_from_their_machine_code(name, repeat):
     """Measured with twice as many warps on an H100: 5.40 x, 1.41 x, 0.66 x, 0.44 x."""
-    kernel = kernel_of(name)
-    assert warps_repeat_work(kernel) == repeat
-    assert doubled(kernel).num_warps == 2 * kernel.num_warps
-    assert (issue_slots(doubled(kernel)) > 1.1 * issue_slots(kernel)) == repeat
+    assert warps_repeat_work(kernel_of(name)) == repeat
+
+
+@pytest.mark.parametrize(
+    ("name", "again"), [("clean/gemm", []), ("clean/softmax", []), ("planted/spills", [{"num_warps": 8}])]
+)
+def test_a_kernel_is_compiled_again_only_where_an_advice_depends_on_it(name, again, compilations):
+    """A compilation takes longer than all rules together."""
+    diagnose(kernel_of(name))
+    assert compilations == again
 
 
 @pytest.mark.parametrize("change", [{"is_gluon": True}, {"is_gluon": None}, {"total_warps": 12}])
-def test_a_kernel_of_fixed_warps_is_not_compiled_with_others(change):
+def test_a_kernel_of_fixed_warps_is_not_compiled_with_others(change, compilations):
     kernel = replace(kernel_of("planted/spills"))
     for name, value in change.items():
         object.__setattr__(kernel, name, value)
-    assert doubled(kernel) is None
     assert not warps_repeat_work(kernel)
+    assert compilations == []
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_what_is_not_known_is_said():
     ],
 )
 def test_a_type_is_read_up_to_its_own_bracket(text, shape, element, layout, allocated):
-    assert tensor_types(text) == [TensorType(shape, element, layout, allocated)]
+    assert tensor_types(text) == (TensorType(shape, element, layout, allocated),)
 
 
 TEXT = """module attributes {"ttg.num-warps" = 4 : i32} {

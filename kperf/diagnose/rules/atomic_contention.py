@@ -94,7 +94,7 @@ def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Findin
         looping = bool(around := loops_around(op))
         same_in_loop = looping and around[0].line not in value.iterations and not kernel.runs_once(around[0])
         crowded = elements >= 32 and addresses * 8 <= elements
-        if not crowded and ((value.program and not same_in_loop) or kernel.is_used(op)):
+        if not crowded and ((value.program and not same_in_loop) or op.line in kernel.readers):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
         advice = _REDUCE_FIRST if severity != "low" else _FEWER_CTAS

@@ -29,8 +29,6 @@ _ELEMENTWISE = ("arith.", "math.", "ttg.convert_layout", "tt.fp_to_fp", "tt.bitc
 _MASKED = ("tt.load", "amdg.buffer_load")
 """Loads whose results are tensors."""
 _INDICES = ("tt.get_program_id", "tt.make_range")
-_Users = dict[int, list[tuple[Operation, int]]]
-"""By the line of an operation, what reads its result, and as which operand."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +96,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _choices(kernel: Kernel) -> Iterator[_Choice]:
     """Each `tl.where` by whose condition a load could leave out sectors, and does not."""
     labels = Labels(kernel.module, kernel.known)
-    users = _users(kernel)
     found: dict[int, _Choice] = {}
     for access in kernel.accesses:
         if access.operation.name not in _MASKED or access.contiguous is None:
             continue
-        end = _end(labels, users, access)
+        end = _end(labels, kernel, access)
         if end is None or _has_mask(kernel, end[0], access):
             continue
         select, place = end
@@ -114,16 +111,7 @@ def _choices(kernel: Kernel) -> Iterator[_Choice]:
     yield from found.values()
 
 
-def _users(kernel: Kernel) -> _Users:
-    users = defaultdict(list)
-    for op in kernel.operations:
-        for place in range(len(op.operands)):
-            if (made := kernel.values.maker(op, place)) is not None:
-                users[made.line].append((op, place))
-    return users
-
-
-def _end(labels: Labels, users: _Users, access: Access) -> tuple[Operation, int] | None:
+def _end(labels: Labels, kernel: Kernel, access: Access) -> tuple[Operation, int] | None:
     """The one `tl.where` by an even condition that needs a load, and as which choice; None if anything else needs it.
 
     It stands in the load's own iteration and branch, so that its condition decides on each tile that is loaded.
@@ -131,7 +119,7 @@ def _end(labels: Labels, users: _Users, access: Access) -> tuple[Operation, int]
     ends: dict[tuple[int, int], Operation] = {}
     todo, seen = [access.operation], {access.operation.line}
     while todo:
-        for user, place in users.get(todo.pop().line, ()):
+        for user, place in kernel.readers.get(todo.pop().line, ()):
             is_choice = user.name == "arith.select" and place in (_IF_TRUE, _IF_FALSE)
             if is_choice and user.parent is access.operation.parent and _is_even(labels, user, access):
                 ends[user.line, place] = user

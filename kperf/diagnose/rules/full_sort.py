@@ -1,8 +1,7 @@
 """A sort of whole rows of which few sorted elements are used."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,9 +59,8 @@ class _Sort:
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of sorts, what finds the elements that are used with less work."""
     sorts = [one for op in kernel.named("tt.reshape") if (one := _sort_ending_with(kernel, op)) is not None]
-    readers = _readers(kernel) if sorts else {}
     for sort in sorts:
-        used = _used(kernel, readers, sort, sort.end)
+        used = _used(kernel, sort, sort.end)
         if used:
             yield from _finding(kernel, sort, sorted(used), _cycles(kernel, sort, sorts))
 
@@ -111,25 +109,13 @@ def _combines(reduction: Operation) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _readers(kernel: Kernel) -> Mapping[int, list[tuple[Operation, int]]]:
-    """By the line of an operation, what reads its result, and at which place of the reader's operands."""
-    found = defaultdict(list)
-    for op in kernel.operations:
-        for place in range(len(op.operands)):
-            if (made := kernel.values.maker(op, place)) is not None:
-                found[made.line].append((op, place))
-    return found
-
-
-def _used(
-    kernel: Kernel, readers: Mapping[int, list[tuple[Operation, int]]], sort: _Sort, op: Operation
-) -> set[int] | None:
+def _used(kernel: Kernel, sort: _Sort, op: Operation) -> set[int] | None:
     """Places in the sorted rows of the elements that are used; None where they may be all."""
     used: set[int] = set()
-    for reader, place in readers.get(op.line, ()):
+    for reader, place in kernel.readers.get(op.line, ()):
         if loops_around(reader) != loops_around(sort.end):
             return None  # each iteration may use another element
-        places = _used(kernel, readers, sort, reader) if reader.name in CASTS else _read(kernel, sort, reader, place)
+        places = _used(kernel, sort, reader) if reader.name in CASTS else _read(kernel, sort, reader, place)
         if places is None:
             return None
         used |= places

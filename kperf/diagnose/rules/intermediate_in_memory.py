@@ -25,7 +25,6 @@ from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import origins_of
-from kperf.diagnose.written import as_written
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS, READS, NextIteration
@@ -170,7 +169,7 @@ def _pair_of(kernel: Kernel) -> _Pair | None:
     """
     if kernel.handover is None or kernel.follower is None or _iterates(kernel):
         return None
-    first, second, handover = as_written(kernel), as_written(kernel.follower), kernel.handover
+    first, second, handover = kernel.as_written, kernel.follower.as_written, kernel.handover
     if first is None or second is None or any(first.named(*TMA_STORES)) or any(second.named(*TMA_LOADS)):
         return None
     written, read = _tensors(first, (*STORES, *ATOMICS)), _tensors(second, (*LOADS, *ATOMICS))

@@ -14,7 +14,6 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE, origins_of
-from kperf.diagnose.written import as_written
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -121,7 +120,7 @@ class _Chain:
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the sizes of tiles, the launch's iterations, and how many CTAs multiply the same B and C, in the TTIR."""
-    written = as_written(kernel)
+    written = kernel.as_written
     if written is None or len(list(written.named(*MMAS))) < 2:
         return
     uses = _uses(written)

@@ -9,7 +9,6 @@ from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mma_element, mma_s
 from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
-from kperf.diagnose.written import as_written
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -49,7 +48,7 @@ class _Gathered:
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the elements of all tensors, and what the CTAs of the launch multiply, in the TTIR."""
-    written = as_written(kernel)
+    written = kernel.as_written
     if written is None or kernel.grid is None:
         return
     for mma in written.named(*MMAS):

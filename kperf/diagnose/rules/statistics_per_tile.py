@@ -1,7 +1,7 @@
 """Sums, maxima and other reductions that many CTAs of a launch compute of the same numbers."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,7 +23,6 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.diagnose.waves import Numbers, origins_of
-from kperf.diagnose.written import as_written
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS
@@ -70,8 +69,7 @@ class _Repeated:
         """What is done for the statistics alone: not what the kernel computes something else of."""
         roots = {one.root.line for one in self.statistics}
         lines = {op.line for one in self.statistics for op in one.sources} | roots
-        users = _users(self.kernel)
-        shared = [op for op in self._operations(lines - roots) if users.get(op.line, set()) - lines]
+        shared = [op for op in self._operations(lines - roots) if self._is_read_beyond(op, lines)]
         kept = {op.line for op in shared} | {op.line for one in shared for op in _sources(self.kernel, one)}
         return self._operations(lines - (kept - roots))
 
@@ -111,6 +109,9 @@ class _Repeated:
             return max(self.costs[unit] + self.others[unit] for unit in self.costs)
         return max(self.costs.values()) + max(self.others.values())
 
+    def _is_read_beyond(self, op: Operation, lines: Set[int]) -> bool:
+        return any(reader.line not in lines for reader, _ in self.kernel.readers.get(op.line, ()))
+
     def _operations(self, lines: Iterable[int]) -> list[Operation]:
         wanted = set(lines)
         return [op for op in self.kernel.operations if op.line in wanted]
@@ -118,7 +119,7 @@ class _Repeated:
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the addresses of all CTAs of the launch, in the TTIR; silent where how often a loop runs is not known."""
-    written = as_written(kernel)
+    written = kernel.as_written
     if (
         written is None
         or kernel.resources is None
@@ -215,17 +216,6 @@ def _sources(kernel: Kernel, root: Operation) -> list[Operation]:
     found = {line: op for line, op in found.items() if op not in around}
     bodies = {op.line: op for loop in (root, *found.values()) if loop.name in LOOPS for op in inside(loop)}
     return [op for _, op in sorted((found | bodies).items())]
-
-
-def _users(kernel: Kernel) -> dict[int, set[int]]:
-    """Lines of the operations that read the results of the operation at a line."""
-    found: dict[int, set[int]] = {}
-    for op in kernel.operations:
-        for place in range(len(op.operands)):
-            maker = kernel.values.maker(op, place)
-            if maker is not None:
-                found.setdefault(maker.line, set()).add(op.line)
-    return found
 
 
 def _costs(kernel: Kernel, operations: Iterable[Operation]) -> Costs:

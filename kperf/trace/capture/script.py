@@ -55,6 +55,7 @@ class Script:
         """Run it; returns what ended it before its last line."""
         threads = set(threading.enumerate())
         executors = WeakSet(_executors(threads - {threading.main_thread(), threading.current_thread()}))
+        gc.freeze()  # what there is already is none of its objects: a search for those goes past it
         try:
             if self.is_module:
                 _run_module(self.name, self.arguments)
@@ -63,6 +64,8 @@ class Script:
             _wait_for_threads(threads, executors)
         except BaseException as error:
             return error
+        finally:
+            gc.unfreeze()
         return None
 
 

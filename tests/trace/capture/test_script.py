@@ -1,5 +1,6 @@
 """A script runs as under `python`: each is run both ways, and what comes out is compared byte for byte."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -108,6 +109,18 @@ def test_arguments_and_folders_are_as_before_when_a_script_has_run(tmp_path, mon
     argv, path = list(sys.argv), list(sys.path)
     assert Script(str(tmp_path / "it.py"), ()).run() == 0
     assert (sys.argv, sys.path) == (argv, path)
+
+
+def test_a_search_through_a_scripts_objects_finds_none_from_before(tmp_path, capsys):
+    """Of those there are hundreds of thousands: each search through them takes a tenth of a second."""
+    (tmp_path / "it.py").write_text(
+        "import gc\nclass Own: pass\nown = Own()\n"
+        "names = [type(one).__name__ for one in gc.get_objects()]\nprint('Own' in names, 'Before' in names)"
+    )
+    before = type("Before", (), {})()
+    assert Script(str(tmp_path / "it.py"), ()).run() == 0
+    assert capsys.readouterr().out == "True False\n"
+    assert any(one is before for one in gc.get_objects())
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path, monkeypatch):
