@@ -11,7 +11,6 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import fits_l1
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.windows import Level, Window, windows
-from kperf.diagnose.written import as_written
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -45,7 +44,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
     `rolling_mean`, whose windows have 256 elements, gains 18.6 x by these cycles, and 20.26 x were measured (H200).
     """
-    written = as_written(kernel)
+    written = kernel.as_written
     together: dict[tuple[int, ...], list[Window]] = {}
     for window in windows(written) if written is not None else ():
         together.setdefault(tuple(load.line for load in window.loads), []).append(window)
