@@ -187,6 +187,19 @@ def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
     assert recorded == {"ao" if name == "torchao" else name for name in named}
 
 
+def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
+    folder = RECORDED / "h200"
+    first = sped_up.first_recorded(folder)
+    last = [row for row in public_rows.recorded(folder).rows if row.faults]
+    text = " ".join(PAGES["README.md"].split())
+    assert (
+        f"named what made {sped_up.named(first.values())} of [{len(first)} public kernels](docs/public.md) slow" in text
+    )
+    assert f"now it names {sped_up.named(last)} of the {len(last)}" in text
+    faster = sum(map(public_rows.is_faster, last))
+    assert f"make {faster} of the {len(last)} at least 10 % faster" in text
+
+
 def speeds(page, what):
     """TFLOPS by name of a list like "Forward TFLOPS (batch 4, ...): FA3 757, SDPA math 23."."""
     listed = re.search(rf"{what} TFLOPS \([^)]*\): ([^.]*)\.", " ".join(PAGES[page].split()))[1]

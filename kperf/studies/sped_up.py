@@ -1,6 +1,6 @@
 """Public kernels that others made faster: whether findings name why they were slow. The rows are `kperf public`'s."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -45,7 +45,7 @@ def markdown(folder: Path) -> str | None:
     rows = in_order([row for row in shown.rows if row.faults])
     if not rows:
         return None
-    first = {row.name: row for row in reversed(RecordStore(folder, "public", ROWS).points()) if row.faults}
+    first = first_recorded(folder)
     gained = [row for row in rows if is_faster(row)]
     names = {rule.id for rule in all_rules()}
     unruled = sum(names.isdisjoint(row.faults) for row in rows)
@@ -58,7 +58,7 @@ def markdown(folder: Path) -> str | None:
         *counts,
         f"- No rule of kperf looks for {unruled} of the {len(rows)} faults.",
         f"- {came_of(rows)} When first measured, kperf's first or second finding named the faults of "
-        f"{_named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
+        f"{named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
         f"{FASTER - 1:.0%} faster.",
         "",
         *md.table(HEAD, map(cells, rows)),
@@ -68,11 +68,17 @@ def markdown(folder: Path) -> str | None:
     return "\n".join(lines)
 
 
+def first_recorded(folder: Path) -> dict[str, PublicRow]:
+    """By its name, each such kernel as it was first measured."""
+    return {row.name: row for row in reversed(RecordStore(folder, "public", ROWS).points()) if row.faults}
+
+
 def _counted(rows: Sequence[PublicRow], when: str) -> str:
-    return f"- {when} first or second finding named the faults of {_named(rows)} of {len(rows)} kernels."
+    return f"- {when} first or second finding named the faults of {named(rows)} of {len(rows)} kernels."
 
 
-def _named(rows: Sequence[PublicRow]) -> int:
+def named(rows: Iterable[PublicRow]) -> int:
+    """Of how many kernels the first findings name the fault."""
     return sum(row.rank is not None and row.rank <= NAMED for row in rows)
 
 

@@ -223,7 +223,7 @@ def test_columns_have_a_sum_each_whatever_the_grid_is(tmp_path):
 
 def test_the_estimate_is_near_what_was_measured():
     """`rolling_mean` is 20.26 times as fast with two scans (H200)."""
-    kernel, *_ = inputs.read(str(KERNELS / "heldout/rolling_mean.py"), (), SM_90A)
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/rolling_mean.py"), (), SM_90A)
     (one,) = diagnose(kernel).findings
     assert (one.id, one.severity, one.source.line) == (RULE, "high", 24)
     assert one.evidence["load_cycles"] == 1024 * 256 * 4 / 128
