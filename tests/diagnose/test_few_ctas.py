@@ -72,8 +72,48 @@ a, b = torch.empty(2, 128 * 8192, device="cuda", dtype=torch.bfloat16)
 one_tile[(1,)](a, b, torch.empty(128, 128, device="cuda"), LENGTH, 128, 64)
 """
     one = found(tmp_path, text.replace("LENGTH", "8192"))["launch-too-small"]
-    assert (one.message, one.severity) == ("1 CTA leaves 131 of 132 SMs without work", "medium")
+    assert (one.message, one.severity) == ("1 CTA leaves 131 of 132 SMs without work", "high")
     assert "launch-too-small" not in found(tmp_path, text.replace("LENGTH", "256"))
+
+
+SUMS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def sums(x, y, LENGTH, B: tl.constexpr):
+    first = tl.program_id(0) * LENGTH
+    total = tl.zeros((B,), tl.float32)
+    for start in range(0, LENGTH, B):
+        total += tl.load(x + first + start + tl.arange(0, B)).to(tl.float32)
+    tl.store(y + tl.program_id(0), tl.sum(total, 0))
+
+x, y = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16), torch.empty(128, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ctas", "length", "severity"),
+    [
+        (32, 1 << 20, "high"),  # 2 MB a CTA: 53 us, and with all SMs 21 us and a launch
+        (32, 1 << 14, "medium"),  # 0.8 us: the sum of the parts takes longer
+        (2, 1 << 16, "medium"),  # 3.3 us, and 0.2 us with all SMs
+        (100, 1 << 20, "medium"),  # a quarter of the SMs
+        (118, 1 << 20, "low"),
+    ],
+)
+def test_few_ctas_are_severe_where_they_work_for_longer_than_launches_take(tmp_path, ctas, length, severity):
+    text = f"{SUMS}sums[({ctas},)](x, y, {length}, 1024)"
+    assert found(tmp_path, text)["launch-too-small"].severity == severity
+
+
+@pytest.mark.parametrize(("elements", "severity"), [(1 << 26, "high"), (1 << 16, "medium")])
+def test_a_loop_that_data_ends_may_load_a_share_of_its_tensor(tmp_path, elements, severity):
+    """As attention over a cache whose rows are counted on the GPU."""
+    text = SUMS.replace("LENGTH, B:", "ends, LENGTH, B:").replace("(0, LENGTH, B)", "(0, tl.load(ends), B)")
+    text = text.replace("1 << 26", str(elements))
+    text += 'ends = torch.empty(1, device="cuda", dtype=torch.int32)\n'
+    text += f"sums[(32,)](x, y, ends, {elements // 32}, 1024)"
+    assert found(tmp_path, text)["launch-too-small"].severity == severity
 
 
 FLIPPED = """

@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.chains import chained_loads, is_chase
-from kperf.diagnose.kernel import LOOPS, MMAS, Access, Kernel, loops_around, own
-from kperf.diagnose.occupancy import arithmetic_cycles, ctas, moved_bytes
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Access, Kernel, loops_around, own
+from kperf.diagnose.occupancy import (
+    arithmetic_cycles,
+    arithmetic_of_cta,
+    bytes_of_cta,
+    ctas,
+    mma_cycles,
+    moved_bytes,
+)
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
-from kperf.trace.analyze.finding import Finding
+from kperf.trace.analyze.finding import Finding, Level
 
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
@@ -40,7 +47,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield kernel.finding(
         RULE.id,
         None,
-        "medium" if max(likely, of_chains) >= MEDIUM_GAIN else "low",
+        _severity(kernel, max(likely, of_chains)),
         (
             f"{count} {agreeing(count, 'CTA leaves', 'CTAs leave')} {sms - count} of {sms} SMs without work"
             if has_idle
@@ -54,6 +61,33 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         confidence="low",
         estimate=(of_chains, 1.0, 2 * of_chains) if is_hidden else (likely, 1.0, most),
     )
+
+
+def _severity(kernel: Kernel, gain: float) -> Level:
+    """Severe where the split is worth it however it is done: the sums of several CTAs may take a launch of their own.
+
+    A CTA takes at least as long as its SM for its bytes, arithmetic or MMAs.
+    """
+    if gain < MEDIUM_GAIN:
+        return "low"
+    multiplying = sum(kernel.times(op) * mma_cycles(kernel, [op]) for op in kernel.named(*MMAS))
+    moving = max(bytes_of_cta(kernel), _share_of_swept(kernel)) / kernel.arch.memory_bytes_per_cycle
+    cycles = max(moving, arithmetic_of_cta(kernel, kernel.operations), multiplying)
+    lasting = cycles / (H200.max_mhz * 1e3)  # ms
+    return "high" if lasting >= SEVERE_GAIN * (lasting / gain + LAUNCH_MS) else "medium"
+
+
+def _share_of_swept(kernel: Kernel) -> float:
+    """Bytes of a CTA's share of the tensors that loops of unknown length load: as of a cache, of all its rows."""
+    assert kernel.grid is not None
+    swept = {
+        name: kernel.lengths.get(name, 0) * access.tensor.bytes
+        for access in kernel.accesses
+        if access.operation.name in LOADS
+        and any(kernel.iterations(loop) is None for loop in loops_around(access.operation))
+        for name in kernel.tensors_of(access.operation)
+    }
+    return sum(swept.values()) / math.prod(kernel.grid)
 
 
 def _gain_of_chains(kernel: Kernel, loop: Operation, count: int) -> tuple[int, float]:

@@ -31,7 +31,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     assert kernel.resources is not None
     spilled, estimates = kernel.resources.spilled_bytes, []
     if found.severe:
-        estimates.append((found.gain, 1.1, 1.6 * found.gain))
+        estimates.append(found.estimate)
     value = largest_value(kernel)
     each = f"; the kernel's largest value takes {value.registers} registers of each thread" if value is not None else ""
     evidence: dict[str, float | int | str] = {
