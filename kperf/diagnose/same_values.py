@@ -6,7 +6,7 @@ from kperf.diagnose.kernel import ATOMICS, LOADS, TMA_LOADS
 from kperf.diagnose.waves import Numbers, different
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS
+from kperf.ir.values import BOUNDS, Value
 
 TILE_LOADS = (*LOADS, *TMA_LOADS)
 _CONVERTED = ("arith.sitofp", "arith.uitofp")
@@ -21,19 +21,33 @@ def numbers_of_ctas(origins: Origins, operations: Sequence[Operation], count: in
     for op in operations:
         for place in _deciding(op):
             value = origins.operand(op, place)
-            if value is None:
-                if _from_programs(origins, op, place):
-                    return None
-                continue
-            columns[id(value.numbers)] = value.numbers
+            parts = [value] if value is not None else _known_parts(origins, op, place)
+            if parts is None:
+                return None
+            columns |= {id(part.numbers): part.numbers for part in parts}
     _, numbers = different(columns.values(), count)
     return numbers
 
 
-def _from_programs(origins: Origins, op: Operation, place: int) -> bool:
-    """Whether an operand depends on the CTA otherwise than by the numbers at `_deciding`."""
-    sources = origins.sources(op, place, until=(*TILE_LOADS, *_CONVERTED, "arith.cmpi"))
-    return any(one.name in ("tt.get_program_id", *ATOMICS) for one in sources)
+def _known_parts(origins: Origins, op: Operation, place: int) -> list[Value] | None:
+    """What is known of an operand that is not: the numbers which, beside those at `_deciding`, decide it.
+
+    None where an atomic does.
+    """
+    until = (*TILE_LOADS, *_CONVERTED, "arith.cmpi")
+    sources = origins.sources(op, place, until=until)
+    if any(one.name in ATOMICS for one in sources):
+        return None
+    if not any(one.name == "tt.get_program_id" for one in sources):
+        return []
+    known = {one.line for one in sources if not one.regions and _result(origins, one) is not None}
+    unknown = [one for one in origins.sources(op, place, until=until, but=known) if one.name not in until]
+    operands = [origins.operand(one, at) for one in unknown for at in range(len(one.operands))]
+    return [value for value in operands if value is not None]
+
+
+def _result(origins: Origins, op: Operation) -> Value | None:
+    return origins.of(op.parent, op.results[0]) if op.results else None
 
 
 def _deciding(op: Operation) -> Sequence[int]:

@@ -311,3 +311,47 @@ def test_the_maximum_of_products_is_no_matrix_product(tmp_path):
         source = product.replace("UPDATE", f"acc += {reduction}(near, axis=2)")
         rules = found(tmp_path, source, "*fp32,*fp32,*fp32,i32", "D=256", "K=16")
         assert ("dot-by-hand" in rules) == is_found
+
+
+THREE = """
+def three(a_ptr, b_ptr, lengths, out, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n = tl.arange(0, BM)[:, None, None], tl.arange(0, BN)[None, :, None]
+    k = tl.arange(0, BK)[None, None, :]
+    a_ptrs, b_ptrs = a_ptr + A_OFFSETS, b_ptr + B_OFFSETS
+    length = tl.load(lengths + n)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, K, BK):
+        a = tl.load(a_ptrs, mask=MASK, other=0.0)
+        b = tl.load(b_ptrs, mask=(n < N) & (k + start < K), other=0.0)
+        acc += SUM
+        a_ptrs += BK
+        b_ptrs += BK
+    tl.store(out + tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :], acc)
+"""
+OFFSETS, MASK = ("m * K + k + n * 0", "n * K + k + m * 0"), "(m < M) & (n < N) & (k + start < K)"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "mask", "total", "is_found"),
+    [
+        (OFFSETS, MASK, "tl.sum(a * b, axis=2)", True),
+        (OFFSETS[::-1], MASK, "tl.sum(a.to(tl.float32) * b.to(tl.float32), 2)", True),
+        (OFFSETS, "k + start < length", "tl.sum((a * b).to(tl.float32), 2)", True),
+        (OFFSETS, MASK, "tl.sum(tl.where(k + start < K, a * b, 0.0), 2)", True),
+        (OFFSETS, "m + k < length", "tl.sum(a * b, axis=2)", False),
+        (OFFSETS, MASK, "tl.max(a * b, axis=2)", False),
+        (OFFSETS, MASK, "tl.sum(a + b, axis=2)", False),
+        (OFFSETS, MASK, "tl.sum(a * a, axis=2)", False),
+        (("m * K + k + n", OFFSETS[1]), MASK, "tl.sum(a * b, axis=2)", False),
+        ((OFFSETS[0], "n * K + k * 0 + m * 0"), MASK, "tl.sum(a * b, axis=2)", False),
+    ],
+)
+def test_tiles_of_three_dimensions_of_which_each_repeats_along_another_are_a_matrix_product(
+    tmp_path, offsets, mask, total, is_found
+):
+    words = {"A_OFFSETS": offsets[0], "B_OFFSETS": offsets[1], "MASK": mask, "SUM": total}
+    source = THREE
+    for word, written in words.items():
+        source = source.replace(word, written)
+    rules = found(tmp_path, source, "*bf16,*bf16,*i32,*fp32,i32,i32,i32", "BM=16", "BN=16", "BK=32")
+    assert ("dot-by-hand" in rules) == is_found

@@ -1,4 +1,4 @@
-"""A matrix product written as a broadcast, a multiplication and a sum: along a dimension, or of rank-1 updates.
+"""A matrix product written as a multiplication and a sum: along a dimension, of rank-1 updates, or vector by vector.
 
 Squared distances are one too: |x - c|^2 = |x|^2 + |c|^2 - 2 x.c.
 """
@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, inside, loops_around, own
+from kperf.diagnose.factors import CASTS, joins_rows, products_of, sums
+from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, lines_of, loops_around, own
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.occupancy import arithmetic_of_cta, moved_bytes
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.shared_tiles import vector_products
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.ir.layouts import TensorType, tensor_types
+from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region
 from kperf.trace.analyze.finding import Finding
 
 _ADDITIONS = {"arith.addf": (0, 1), "arith.subf": (0,), "math.fma": (2,)}
 """Operations that add a product to a sum -> the places at which the sum may be."""
-_CASTS = ("arith.extf", "arith.truncf", "ttg.convert_layout")
-"""What leaves the elements where they are, and their values (nearly) the same."""
 _PRODUCTS = ("arith.mulf", "math.fma")
 _WEIGHTS = ("tt.splat", "arith.constant")
 """What may scale the square of a difference: a number of the whole tile, also another one in each iteration. With
@@ -27,21 +27,21 @@ weights of each row or column that differ along the sum, |x|^2 would be a matrix
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of sums over a product of three dimensions, and of sums of rank-1 updates."""
-    for op in kernel.named("tt.reduce"):
-        types = tensor_types(op.rest) or tensor_types(kernel.module.lines[op.last_line])
-        product = kernel.values.maker(op, 0)
-        if not types or len(types[0].shape) != 3 or product is None or not _adds(op):
+    """Of sums over a product of three dimensions, of sums of rank-1 updates, and of a vector in each of many CTAs."""
+    for op, axis, shape in sums(kernel):
+        if len(shape) != 3:
             continue
-        if product.name == "arith.mulf" and _broadcasts(kernel, product):
-            yield _finding(
-                kernel,
-                product,
-                f"a product of {_by(types[0].shape)} elements is summed",
-                "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
-            )
-        elif product.name != "math.fma" and _is_sum_of_squares(kernel, op, product, types[0]):
-            yield from _of_squares(kernel, [product])
+        for product, _ in products_of(kernel, op):
+            if joins_rows(kernel, product, axis):
+                yield _finding(
+                    kernel,
+                    product,
+                    f"a product of {_by(shape)} elements is summed",
+                    "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
+                )
+        square = kernel.values.maker(op, 0)
+        if square is not None and square.name != "math.fma" and _is_sum_of_squares(kernel, op, square, axis, shape):
+            yield from _of_squares(kernel, [square])
     bodies = (loop.regions[-1] for loop in kernel.named(*LOOPS))
     for region in (*kernel.module.function.regions, *bodies):
         for products in _outer_products(kernel, region):
@@ -55,6 +55,32 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write acc = tl.dot(a, b, acc) "
                 "with 16-bit operands",
             )
+    yield from _of_vectors(kernel)
+
+
+def _of_vectors(kernel: Kernel) -> Iterator[Finding]:
+    """Of CTAs that load the same tile, each to multiply it with a vector of its own, if a `tl.dot` of all is faster."""
+    written = kernel.as_written
+    found = vector_products(written) if written is not None else None
+    if written is None or found is None or found.gain < MEDIUM_GAIN:
+        return
+    largest = max(found.products, key=lambda one: (one.elements * written.times(one.product), -one.product.line))
+    tensors = " and ".join(sorted(written.tensors_of(largest.load))) or "a tensor"
+    also = lines_of((one.product for one in found.products), largest.product)
+    yield kernel.finding(
+        RULE.id,
+        largest.product,
+        "high" if found.gain >= SEVERE_GAIN else "medium",
+        f"{found.times:.0f} CTAs load the same tile of {tensors}, and each multiplies the tile by a vector of its own "
+        f"on the FMA units{f' (likewise on {also})' if also else ''}: together this is a matrix multiplication, which "
+        "the tensor cores do faster",
+        f"let one CTA take {found.rows:.0f} of these vectors (heads, tokens, queries) as the rows of "
+        f"a tile, padded to {LEAST_TILE} rows, load each tile of {tensors} once for all rows, and multiply with tl.dot"
+        + (f"; split the loop over more CTAs: {found.ctas_left:.0f} are left" if found.is_split else ""),
+        {"ctas": found.times, "elements": largest.elements},
+        confidence="medium",
+        estimate=(found.gain, min(max(found.gain / 4, 1.0), found.gain_of_fewer_ctas), 2 * found.gain),
+    )
 
 
 def _finding(kernel: Kernel, product: Operation, computed: str, advice: str) -> Finding:
@@ -117,17 +143,12 @@ def _by(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _adds(reduction: Operation) -> bool:
-    return any(op.name == "arith.addf" for op in inside(reduction))
-
-
-def _is_sum_of_squares(kernel: Kernel, op: Operation, product: Operation, tile: TensorType) -> bool:
+def _is_sum_of_squares(kernel: Kernel, op: Operation, product: Operation, axis: int, shape: Sequence[int]) -> bool:
     """Whether a reduction sums squared distances of vectors that both run along its axis, all as long as a tile."""
     if not _square(kernel, product) or not _is_outer(kernel, product):
         return False
-    axis = int(op.rest.partition("axis = ")[2].partition(" ")[0] or 0)
     vectors = [tensor_types(one.rest)[0] for one in _broadcasts(kernel, _square(kernel, product)[-1])]
-    return all(one.shape[axis] > 1 for one in vectors) and tile.shape[axis] * _repeats(kernel, op) >= LEAST_TILE
+    return all(one.shape[axis] > 1 for one in vectors) and shape[axis] * _repeats(kernel, op) >= LEAST_TILE
 
 
 def _repeats(kernel: Kernel, op: Operation) -> int:
@@ -143,7 +164,7 @@ def _repeats(kernel: Kernel, op: Operation) -> int:
 
 def _uncast(kernel: Kernel, op: Operation | None) -> Operation | None:
     """What makes the elements that an operation casts, or the operation itself."""
-    while op is not None and op.name in _CASTS:
+    while op is not None and op.name in CASTS:
         op = kernel.values.maker(op, 0)
     return op
 
@@ -172,7 +193,7 @@ def _square(kernel: Kernel, product: Operation) -> list[Operation]:
         elif op.name == "arith.divf" and _is_weight(kernel.values.maker(op, 1)):
             found += [op] if op not in found else []
             factors.append(kernel.values.maker(op, 0))
-        elif op.name in (*_CASTS, "arith.mulf") or (op is product and op.name == "math.fma"):
+        elif op.name in (*CASTS, "arith.mulf") or (op is product and op.name == "math.fma"):
             found += [op] if op not in found else []
             factors += [kernel.values.maker(op, place) for place in range(min(len(op.operands), 2))]
         elif not _is_weight(op):
