@@ -220,6 +220,8 @@ _OVERWRITES = {"copy_", "fill_", "zero_"}
 
 
 class _NotedOperators(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, note: Callable[[OperatorCall], None]) -> None:
         super().__init__()
         self._note = note
@@ -245,24 +247,31 @@ def noted_operators(note: Callable[[OperatorCall], None]) -> Iterator[None]:
 
 
 def _operator_call(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> OperatorCall:
-    written, read = [], []
-    name = _name_of(func)
+    given, results = list(_tensors_in([*args, *kwargs.values()])), list(_tensors_in(result))
+    if not isinstance(func, torch._ops.OpOverload):  # of higher order, which has no schema
+        return OperatorCall(func.name(), given, results, is_elementwise=False)
+    written: list[torch.Tensor] = []
+    read: list[torch.Tensor] = []
+    name = func.name().rpartition("::")[2].partition(".")[0]
     for place, parameter in enumerate(func._schema.arguments):
-        given = args[place] if place < len(args) else kwargs.get(parameter.name)
-        tensors = list(_tensors_in(given))
+        tensors = list(_tensors_in(args[place] if place < len(args) else kwargs.get(parameter.name)))
         is_written = parameter.alias_info is not None and parameter.alias_info.is_write
         written += tensors if is_written else []
         read += tensors if not is_written or not (name in _OVERWRITES or parameter.is_out) else []
     if name.endswith("_like") or name.startswith("new_"):  # it takes the shape
         read = []
-    known = {one.untyped_storage()._cdata for one in _tensors_in([*args, *kwargs.values()])}
-    made = [one for one in _tensors_in(result) if one.untyped_storage()._cdata not in known]
+    known = {_storage_of(one) for one in given}
+    made = [one for one in results if _storage_of(one) not in known]
     return OperatorCall(name, read, [*written, *made], torch.Tag.pointwise in func.tags)
 
 
-def _name_of(func: Any) -> str:
-    name: str = func.name()
-    return name.rpartition("::")[2].partition(".")[0]
+def _storage_of(tensor: torch.Tensor) -> int | None:
+    """None of a tensor without a memory of its own, as sparse ones."""
+    try:
+        storage: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+    return storage
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -5,6 +5,7 @@ functions, or end in one number.
 """
 
 import inspect
+import threading
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,8 @@ from kperf.compat.torch import OperatorCall, noted_operators
 
 _LEAST_BYTES = 4 << 20
 """Of a tensor: a pass over fewer takes no longer than its launch."""
-_MOST_OPERATORS = 50_000
-"""That are kept, with about a kilobyte each: what comes later is not known."""
+_MOST_STEPS = 25_000
+"""Operators and launches that are kept, with some kilobytes each: what comes later is not known."""
 _COPIES = {"_to_copy", "copy_", "cat", "stack", "clone"}
 _FILLS = {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
 _FILLS |= {"zero_", "fill_"}
@@ -56,7 +57,7 @@ class _Memory:
     """Of tensors. made: numbers of the calls that were going on then. death: when it was freed; None if it was not."""
 
     storage: "weakref.ref[torch.UntypedStorage]"
-    made: frozenset[int]
+    made: tuple[int, ...]
     uses: "list[_Operator | _Launch]" = field(default_factory=list)
     death: int | None = None
 
@@ -92,7 +93,7 @@ class _Operator:
     """calls: numbers of the calls that it is within. is_asked: whether it is what a script asks for numbers."""
 
     time: int
-    calls: frozenset[int]
+    calls: tuple[int, ...]
     name: str
     reads: Sequence[_View]
     writes: Sequence[_View]
@@ -160,10 +161,12 @@ class Operators:
 
     def __init__(self) -> None:
         """Nothing is noted yet."""
-        self._is_noting = False
+        self._thread: int | None = None
+        self._steps = 0
         self._time = 0
         self._calls = 0
         self._stack: list[tuple[FrameType, int]] = []
+        self._going_on: tuple[int, ...] = ()
         self._memories: dict[int, _Memory] = {}
         self._running: list[_Launch] = []
         self._first: dict[Hashable, _Launch] = {}
@@ -171,22 +174,22 @@ class Operators:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Within it operators are noted."""
-        self._is_noting = True
+        self._thread = threading.get_ident()
         try:
             with noted_operators(self._note):
                 yield
         finally:
-            self._is_noting = False
+            self._thread = None
             self._follow(None)
 
     def note_asked(self, value: Any) -> None:
         """A script asks for a tensor's numbers."""
-        if self._is_noting and isinstance(value, torch.Tensor):
+        if self._is_noting() and isinstance(value, torch.Tensor):
             self._note(OperatorCall("item", [value], [], is_elementwise=False), is_asked=True)
 
     def note_launch(self, keys: Iterable[Hashable], tensors: Mapping[str, torch.Tensor]) -> None:
         """A launch; of the launches of each key `passes` knows the first."""
-        if not self._is_noting:
+        if not self._is_noting():
             return
         self._follow(inspect.currentframe())
         arguments = {name: view for name, one in tensors.items() if (view := self._view(one)) is not None}
@@ -206,15 +209,17 @@ class Operators:
             return ()
         return (*_after(launch), *_before(launch))
 
+    def _is_noting(self) -> bool:
+        return self._thread == threading.get_ident() and self._steps < _MOST_STEPS
+
     def _note(self, call: OperatorCall, *, is_asked: bool = False) -> None:
-        if self._time >= _MOST_OPERATORS:
+        if not self._is_noting():
             return
         self._follow(inspect.currentframe())
-        calls = frozenset(number for _, number in self._stack)
         reads, writes = ([view for one in many if (view := self._view(one))] for many in (call.reads, call.writes))
         if call.name in _ALLOCATIONS:
             return
-        operator = _Operator(self._time, calls, call.name, reads, writes, call.is_elementwise, is_asked)
+        operator = _Operator(self._time, self._going_on, call.name, reads, writes, call.is_elementwise, is_asked)
         for memory in {view.memory for view in (*reads, *writes)}:
             memory.uses.append(operator)
 
@@ -224,6 +229,7 @@ class Operators:
         The frames of the last step are kept, so that none of the next one has the same address.
         """
         self._time += 1
+        self._steps += 1
         frames = []
         while frame is not None:
             frames.append(frame)
@@ -235,9 +241,9 @@ class Operators:
         new = range(self._calls + 1, self._calls + 1 + len(frames) - alike)
         self._calls += len(new)
         self._stack[alike:] = zip(frames[alike:], new, strict=True)
-        going_on = {number for _, number in self._stack}
+        self._going_on = tuple(number for _, number in self._stack)
         for launch in self._running:
-            if launch.call not in going_on:
+            if launch.call not in self._going_on:
                 launch.ended = self._time
         self._running = [launch for launch in self._running if launch.ended is None]
         self._time += 1
@@ -246,24 +252,24 @@ class Operators:
         """None of a tensor without a memory of its own, as sparse ones."""
         try:
             storage = tensor.untyped_storage()
-            size, first = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
+            size, elements, shape = tensor.element_size(), tensor.numel(), tuple(tensor.shape)
+            first, strides = int(tensor.storage_offset()) * size, tensor.stride()
         except (NotImplementedError, RuntimeError):
             return None
         key = storage._cdata
         memory = self._memories.get(key)
         if memory is None or memory.storage() is not storage:
             memory = self._memories[key] = self._new(storage)
-        steps = [*zip(tensor.stride(), tensor.shape, strict=True)]
-        inner = next((at for at, (stride, length) in enumerate(reversed(steps)) if stride == 1 and length > 1), None)
-        elements = tensor.numel()
-        row = tensor.shape[-1] * size if tensor.shape else size
+        steps = reversed([*zip(strides, shape, strict=True)])
+        inner = next((at for at, (stride, length) in enumerate(steps) if stride == 1 and length > 1), None)
+        row = shape[-1] * size if shape else size
         return _View(memory, first, elements, elements * size, inner, row, tensor.dtype, tensor.device)
 
     def _new(self, storage: torch.UntypedStorage) -> _Memory:
         def free(_: object) -> None:
             memory.death = self._time
 
-        memory = _Memory(weakref.ref(storage, free), frozenset(number for _, number in self._stack))
+        memory = _Memory(weakref.ref(storage, free), self._going_on)
         return memory
 
 

@@ -118,7 +118,7 @@ def test_a_pass_ahead_of_a_launch(tmp_path, before, given, operators, advice):
     assert one.advice.startswith(advice)
 
 
-@pytest.mark.parametrize("made", ["zeros_like(x)", "x.new_zeros(n)", "full_like(x, 7)", "empty_like(x).zero_()"])
+@pytest.mark.parametrize("made", ["zeros_like(x)", "ones_like(x)", "full_like(x, 7)", "empty_like(x).zero_()"])
 def test_a_fill_that_the_kernel_overwrites(tmp_path, made):
     host = OPERATOR.format(after="return y").replace("empty_like(x)", made) + GIVEN + "operator(x)"
     (one,) = found(tmp_path, host)
