@@ -4,6 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ from torch._C._autograd import DeviceType
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.triton import set_wrap_triton_enabled
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["DeviceType", "set_wrap_triton_enabled"]
 
@@ -197,3 +199,84 @@ def compiled_anew(shapes: int) -> Iterator[None]:
     """Within it, torch.compile takes so many shapes of a function, and a backward pass may be run again and again."""
     with torch._dynamo.config.patch(recompile_limit=shapes), torch._functorch.config.patch(donated_buffer=False):
         yield
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """A call of one of torch's operators that is no view: `aten::mul_.Tensor` has the name `mul_`.
+
+    reads, writes: tensors; what it makes is among the latter. is_elementwise: whether each element of the result needs
+    the same element of the operands alone.
+    """
+
+    name: str
+    reads: Sequence[torch.Tensor]
+    writes: Sequence[torch.Tensor]
+    is_elementwise: bool
+
+
+_OVERWRITES = {"copy_", "fill_", "zero_"}
+"""Operators that write their first operand without reading it."""
+
+
+class _NotedOperators(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __init__(self, note: Callable[[OperatorCall], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        call = _operator_call(func, args, kwargs or {}, result)
+        if call.writes or not list(_tensors_in(result)):
+            self._note(call)
+        return result
+
+
+@contextmanager
+def noted_operators(note: Callable[[OperatorCall], None]) -> Iterator[None]:
+    """Within it, what this thread computes with torch's operators; views are left out.
+
+    torch.compile compiles nothing within it.
+    """
+    with _NotedOperators(note):
+        yield
+
+
+def _operator_call(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> OperatorCall:
+    given, results = list(_tensors_in([*args, *kwargs.values()])), list(_tensors_in(result))
+    if not isinstance(func, torch._ops.OpOverload):  # of higher order, which has no schema
+        return OperatorCall(func.name(), given, results, is_elementwise=False)
+    written: list[torch.Tensor] = []
+    read: list[torch.Tensor] = []
+    name = func.name().rpartition("::")[2].partition(".")[0]
+    for place, parameter in enumerate(func._schema.arguments):
+        tensors = list(_tensors_in(args[place] if place < len(args) else kwargs.get(parameter.name)))
+        is_written = parameter.alias_info is not None and parameter.alias_info.is_write
+        written += tensors if is_written else []
+        read += tensors if not is_written or not (name in _OVERWRITES or parameter.is_out) else []
+    if name.endswith("_like") or name.startswith("new_"):  # it takes the shape
+        read = []
+    known = {_storage_of(one) for one in given}
+    made = [one for one in results if _storage_of(one) not in known]
+    return OperatorCall(name, read, [*written, *made], torch.Tag.pointwise in func.tags)
+
+
+def _storage_of(tensor: torch.Tensor) -> int | None:
+    """None of a tensor without a memory of its own, as sparse ones."""
+    try:
+        storage: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+    return storage
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors_in(one)

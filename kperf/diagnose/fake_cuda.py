@@ -49,10 +49,11 @@ class NoNumbersError(RuntimeError):
 class _OnMeta(TorchFunctionMode):
     """Whatever asks for `cuda` gets `meta`."""
 
-    def __init__(self) -> None:
-        """No numbers were asked for yet."""
+    def __init__(self, note_asked: Callable[[Any], None]) -> None:
+        """No numbers were asked for yet; `note_asked` is called with each tensor whose numbers are."""
         super().__init__()
         self._asked = 0
+        self._note_asked = note_asked
 
     def __torch_function__(
         self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -68,6 +69,7 @@ class _OnMeta(TorchFunctionMode):
                 return address_without_memory(first) if name == "data_ptr" else self._number(name, args)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
+                self._note_asked(first)
                 return _on_cpu(first, "cpu" if to_cpu else name)
         if name == "to" and len(args) > 1 and type(args[1]) is int:
             args = (first, _CUDA, *args[2:])
@@ -87,30 +89,33 @@ class _OnMeta(TorchFunctionMode):
             args = (first, _row(args[1]), *args[2:])
         is_device = func is torch.device  # which scripts compare with those of tensors
         redirected = list(map(_redirected, args))
-        return func(*args, **(kwargs or {})) if is_device else _computed(func, redirected, options)
+        return func(*args, **(kwargs or {})) if is_device else self._computed(func, redirected, options)
 
     def _number(self, name: str, args: Sequence[Any]) -> Any:
         """A number where there is none: whatever is asked of it holds, and else it is 1."""
         self._asked += 1
+        for one in args:
+            self._note_asked(one)
         if self._asked > _MOST_NUMBERS:
             raise NoNumbersError(f"it asks for tensors' numbers {_MOST_NUMBERS} times: a loop may wait for them")
         if name in _HOLD:
             return True
         return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
 
-
-def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
-    """What an operator gives; one whose result depends on numbers, as `unique`, is given ones."""
-    try:
-        return func(*args, **options)
-    except (NotImplementedError, RuntimeError) as error:
-        if "meta" not in str(error).lower():
-            raise
-        of_ones = [_on_cpu(one, "cpu") if isinstance(one, torch.Tensor) and one.is_meta else one for one in args]
-        result = func(*of_ones, **options)
-        if isinstance(result, torch.Tensor):
-            return result.to(_META)
-        return tuple(one.to(_META) for one in result) if isinstance(result, tuple) else result
+    def _computed(self, func: Any, args: list[Any], options: dict[str, Any]) -> Any:
+        """What an operator gives; one whose result depends on numbers, as `unique`, is given ones."""
+        try:
+            return func(*args, **options)
+        except (NotImplementedError, RuntimeError) as error:
+            if "meta" not in str(error).lower():
+                raise
+            for one in args:
+                self._note_asked(one)
+            of_ones = [_on_cpu(one, "cpu") if isinstance(one, torch.Tensor) and one.is_meta else one for one in args]
+            result = func(*of_ones, **options)
+            if isinstance(result, torch.Tensor):
+                return result.to(_META)
+            return tuple(one.to(_META) for one in result) if isinstance(result, tuple) else result
 
 
 class _Compile:
@@ -217,8 +222,11 @@ class _Generator(_CPU_GENERATOR):
 
 
 @contextmanager
-def fake_cuda(arch: Arch) -> Iterator[_Compile]:
-    """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
+def fake_cuda(arch: Arch, note_asked: Callable[[Any], None] = lambda _: None) -> Iterator[_Compile]:
+    """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is.
+
+    note_asked: is called with what a script asks for numbers, mostly tensors.
+    """
     found, generator = offline.properties(arch), _Generator("cuda")
     set_default_device = torch.set_default_device  # what it sets comes below all modes
     answers: dict[str, Any] = {
@@ -276,7 +284,7 @@ def fake_cuda(arch: Arch) -> Iterator[_Compile]:
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
-        stack.enter_context(mode := _OnMeta())
+        stack.enter_context(mode := _OnMeta(note_asked))
         stack.enter_context(_threads_within(mode))
         stack.enter_context(backward_within(mode))  # what handles an operator is outside of its mode
         yield compiling

@@ -21,6 +21,7 @@ from kperf.compat.triton import (
     python_function,
     specialisation_of,
 )
+from kperf.diagnose.operators import Operators, Pass
 
 _MULTIPLE = 16
 """Triton specialises a kernel for arguments that are multiples of it."""
@@ -201,6 +202,7 @@ class Histories:
 
     def __init__(self) -> None:
         """Nothing was launched yet."""
+        self.operators = Operators()
         self._of: dict[Any, History] = {}
         self._last: _Launch | None = None
         self._handovers: dict[str, tuple[Handover, dict[str, _Place]]] = {}
@@ -220,6 +222,8 @@ class Histories:
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
+        tensors = {name: value for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+        self.operators.note_launch((kernel.hash, key), tensors)
         before, last = self._last, self._launch(kernel, call, is_first=known.launches == 1)
         self._last = last
         self._hand_over(before, last, kernel, call)
@@ -307,6 +311,13 @@ class Histories:
     def handover(self, kernel: CompiledKernel) -> Handover | None:
         """What a kernel's first launch hands to the next launch; None if they have no tensor in common."""
         return self._handovers[kernel.hash][0] if kernel.hash in self._handovers else None
+
+    def passes(self, kernel: CompiledKernel, *, tuned: bool = False) -> tuple[Pass, ...]:
+        """What torch does with whole tensors of a kernel's first launch, as far as `operators` are noted.
+
+        Of one that a tuner tried, which may be launched in any configuration, of its function's first launch.
+        """
+        return self.operators.passes(python_function(kernel) if tuned else kernel.hash)
 
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""

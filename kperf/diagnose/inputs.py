@@ -107,6 +107,7 @@ def of_launch(
         history=histories.of(kernel, tuned=tuned),
         handover=handover,
         follower=_follower(handover, arch) if handover is not None else None,
+        passes=histories.passes(kernel, tuned=tuned),
     )
 
 

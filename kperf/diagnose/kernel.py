@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kperf.arch import Arch, operations
 from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import Handover, History
+from kperf.diagnose.operators import Pass
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Compiled, Resources, ptxas_says
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
@@ -131,7 +132,8 @@ class Kernel:
     autotuner's configurations, of which a GPU would choose. constants: constexprs and compile options that it was
     compiled with, by name, as far as they are known. history: of its function's launches in a script; None without one,
     and empty where another compilation of the function has it. handover: to the launch that follows its first one; None
-    where they have no tensor in common. follower: the kernel of that launch. is_gluon: whether its source is Gluon,
+    where they have no tensor in common. follower: the kernel of that launch. passes: what torch does with whole tensors
+    of its first launch, as far as that is known. is_gluon: whether its source is Gluon,
     whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone, which does not say.
     next_along: empty, or the axis of the grid along which the CTA whose addresses are computed is the next one.
     first_along: the axes along which it is the first one.
@@ -156,6 +158,7 @@ class Kernel:
     history: History | None = None
     handover: Handover | None = field(default=None, repr=False)
     follower: "Kernel | None" = field(default=None, repr=False)
+    passes: tuple[Pass, ...] = ()
     is_gluon: bool | None = None
     next_along: str = ""
     first_along: str = ""

@@ -64,13 +64,14 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         return noted
 
     with (
-        fake_cuda(arch) as compiling,
+        fake_cuda(arch, histories.operators.note_asked) as compiling,
         noted_trials() as trying,
         intercepted_launches(note),
         noted_calls(),
         refused_kernels() as refused,
         noted_launches(arch) as launches,
         quiet(why) as said,
+        histories.operators.noted(),
     ):
         status = script.run()
         text = said()

@@ -20,14 +20,20 @@ from kperf.diagnose.kernel import (
     loops_around,
     mask_place,
 )
-from kperf.diagnose.loops import largest_bytes
-from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.traffic import (
+    asked_bytes,
+    cta_of,
+    gain_of_bytes,
+    iterations_in,
+    launch_bytes,
+    tensor_bytes,
+    tensors_bytes,
+)
 from kperf.diagnose.waves import origins_of
-from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS, READS, NextIteration
+from kperf.ir.values import READS, NextIteration
 from kperf.trace.analyze.finding import Finding
 
 _CTAS = 8
@@ -60,12 +66,12 @@ class _Side:
     @property
     def bytes(self) -> int:
         """Of the tensor."""
-        return _size(self.kernel, self.tensor)
+        return tensor_bytes(self.kernel, self.tensor)
 
     @property
     def is_once(self) -> bool:
         """Whether all CTAs together ask for about as many elements as the tensor has."""
-        asked = sum(_bytes(self.kernel, op) for op in self.operations)
+        asked = sum(asked_bytes(self.kernel, op) for op in self.operations)
         return _LEAST_ONCE <= asked / self.bytes <= _MOST_ONCE
 
     @property
@@ -129,7 +135,7 @@ class _Pair:
     @property
     def saved(self) -> float:
         """Bytes that one kernel need not store and load."""
-        stored, loaded = _moved(self.first, STORES), _moved(self.second, LOADS)
+        stored, loaded = tensors_bytes(self.first, STORES), tensors_bytes(self.second, LOADS)
         return sum(stored[one.tensor] + loaded[other.tensor] for one, other in self.handed)
 
 
@@ -141,8 +147,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     stored, _ = pair.handed[0]
     if stored.bytes <= H200.l2_bytes or (how := _fused(pair)) is None:
         return
-    moved, saved = _moved_by(pair.first) + _moved_by(pair.second), pair.saved
-    likely = _gain((kernel, kernel.follower or kernel), moved, saved)
+    moved, saved = launch_bytes(pair.first) + launch_bytes(pair.second), pair.saved
+    likely = gain_of_bytes((kernel, kernel.follower or kernel), moved, saved)
     if likely < MEDIUM_GAIN:
         return
     why, advice = how
@@ -263,7 +269,7 @@ def _is_part_by_part(stored: _Side, loaded: _Side) -> bool:
         owners = np.flatnonzero(np.isin(begins, part))
         if len(owners) != 1:
             return False
-        owner = _cta(stored.kernel, int(owners[0]))
+        owner = cta_of(stored.kernel, int(owners[0]))
         if not _are_equal(stored.elements(owner), part):
             return False
         if len(part) > most and not _are_equal(stored.first_tile(owner), loaded.first_tile(cta)):
@@ -275,27 +281,14 @@ def _are_equal(one: _Numbers | None, other: _Numbers | None) -> bool:
     return one is not None and other is not None and np.array_equal(one, other)
 
 
-def _cta(kernel: Kernel, number: int) -> Cta:
-    """The CTA of a launch that starts as the n-th one."""
-    x, y, _ = kernel.grid or (1, 1, 1)
-    return number % x, number // x % y, number // (x * y)
-
-
 def _steps(values: CtaValues, loop: Operation, op: Operation) -> _Numbers | None:
     """Bytes by which the addresses of an operation have moved in each iteration; None if not known."""
-    count, first = _iterations(values, loop), values.operand(op, 0)
+    count, first = iterations_in(values, loop), values.operand(op, 0)
     later = NextIteration(values, loop).operand(op, 0) if count is not None else None
     if count is None or first is None or later is None:
         return None
     step = np.unique(later.numbers - first.numbers)
     return int(step[0]) * np.arange(count, dtype=np.int64) if len(step) == 1 else None
-
-
-def _iterations(values: CtaValues, loop: Operation) -> int | None:
-    """How often a loop runs in a CTA; None if not known."""
-    bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
-    known = [int(one.numbers) for one in bounds if one is not None and not one.loaded]
-    return len(range(*known)) if len(known) == len(BOUNDS) and known[-1] > 0 else None
 
 
 def _is_elementwise_of(loaded: _Side) -> bool:
@@ -318,7 +311,7 @@ def _is_elementwise(stored: _Side) -> bool:
             return False
         sources = stored.kernel.values.sources(op, _STORED, until=READS)
         loads = [one for one in sources if one.name in READS]
-        largest = max(loads, key=lambda one: _bytes(stored.kernel, one), default=None)
+        largest = max(loads, key=lambda one: asked_bytes(stored.kernel, one), default=None)
         if largest is None or not _are_side_by_side(stored.kernel, largest, op):
             return False
         if not all(map(_is_of_elements, sources)):
@@ -343,68 +336,6 @@ def _are_side_by_side(kernel: Kernel, load: Operation, store: Operation) -> bool
         for numbers in (one, other)
     ]
     return all(not steps for steps in nearest) or int(np.argmin(nearest[0])) == int(np.argmin(nearest[1]))
-
-
-def _size(kernel: Kernel, tensor: str) -> int:
-    """Bytes of a tensor of the launch."""
-    return kernel.lengths.get(tensor, 0) * element_bytes(kernel.parameters[tensor].type)
-
-
-def _bytes(kernel: Kernel, op: Operation) -> float:
-    """What all CTAs of a launch ask for by a load or store, the same bytes of a tile once."""
-    value, size = kernel.values.operand(op, 0), largest_bytes(op)
-    if value is not None and value.numbers.size:
-        distinct = np.unique(value.numbers[kernel.kept(op, value.numbers.shape)])
-        size = size * len(distinct) // value.numbers.size
-    return size * _times(kernel, [op])[op.line] * math.prod(kernel.grid or ())
-
-
-def _moved(kernel: Kernel, names: Iterable[str]) -> dict[str, float]:
-    """Bytes of each tensor that a launch's loads, or stores, move: L2 keeps what CTAs share."""
-    found: dict[str, float] = {}
-    for op in kernel.named(*names):
-        for tensor in kernel.tensors_of(op):
-            found[tensor] = min(found.get(tensor, 0.0) + _bytes(kernel, op), float(_size(kernel, tensor)))
-    return found
-
-
-def _moved_by(kernel: Kernel) -> float:
-    """All bytes that a launch moves."""
-    by_tma = sum(_bytes(kernel, op) for op in kernel.named(*TMA_LOADS, *TMA_STORES))
-    return by_tma + sum(sum(_moved(kernel, names).values()) for names in (LOADS, (*STORES, *ATOMICS)))
-
-
-def _times(kernel: Kernel, operations: Iterable[Operation]) -> dict[int, float]:
-    """How often the middle CTA of a launch does each operation, by its line; in each loop that is not known IN_LOOP."""
-    middle = CtaValues(kernel, _cta(kernel, math.prod(kernel.grid or ()) // 2))
-    counts: dict[int, float] = {}
-    times = {}
-    for op in operations:
-        for loop in loops_around(op):
-            if loop.line not in counts:
-                counts[loop.line] = IN_LOOP if (count := _iterations(middle, loop)) is None else count
-        times[op.line] = math.prod(counts[loop.line] for loop in loops_around(op))
-    return times
-
-
-def _gain(kernels: Sequence[Kernel], moved: float, saved: float) -> float:
-    """Of one kernel that saves so many of the bytes that all kernels move, and computes what they compute.
-
-    As if nothing moved while an SM computes. Of jpeg_dct this gives 1.9, where 2.0 were measured (H200); bytes alone
-    give 3.7.
-    """
-    rate, computed = kernels[0].arch.memory_bytes_per_cycle, sum(map(_computed, kernels))
-    return (moved / rate + computed) / ((moved - saved) / rate + computed)
-
-
-def _computed(kernel: Kernel) -> float:
-    """Cycles of SMs for what all CTAs of a launch compute."""
-    times = _times(kernel, kernel.operations)
-    cycles = sum(
-        times[op.line] * (arithmetic_cycles(kernel, [op]) + mma_cycles(kernel, [op]) / MMA_SHARE)
-        for op in kernel.operations
-    )
-    return math.prod(kernel.grid or ()) * cycles
 
 
 RULE = Rule(
