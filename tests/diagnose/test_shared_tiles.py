@@ -70,6 +70,7 @@ def test_vectors_of_several_ctas_with_one_tile_are_a_matrix_product(tmp_path, ch
     [
         {"ctas": 1},
         {"ctas": 2},
+        {"matrix": "b // 2", "ctas": 32},
         {"matrix": "b"},
         {"matrix": "tl.load(table + b)"},
         {"vector": "0"},
