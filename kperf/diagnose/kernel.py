@@ -365,6 +365,22 @@ class Kernel:
             return np.ones(shape, dtype=np.bool_)
         return np.broadcast_to(mask.numbers != 0, shape)
 
+    def kept_at_launch(self, access: Access) -> int:
+        """Distinct elements that the mask of a load or store lets through, by the numbers of the launch."""
+        asked = access.asked_bytes // access.tensor.bytes
+        return min(asked, round(self.mask_share(access.operation) * access.tensor.size))
+
+    def mask_share(self, op: Operation) -> float:
+        """Share of a tile that the mask of a load or store lets through, by the numbers of the launch.
+
+        1 where it is data, or differs from one CTA or iteration to the next.
+        """
+        mask = self.launched_values.operand(op, mask_place(op))
+        if mask is None or mask.loaded or mask.program or not mask.arguments <= self.numbers.keys():
+            return 1.0
+        once = {loop.line for loop in loops_around(op) if self.runs_once(loop)}
+        return float(np.mean(mask.numbers != 0)) if mask.iterations <= once else 1.0
+
     def _addresses(self, op: Operation) -> tuple[Value | None, TensorType | None]:
         """Of AMD's buffer operations a scalar pointer and a tensor of offsets, else a tensor of pointers."""
         types = tensor_types(op.rest)

@@ -15,17 +15,23 @@ from kperf.diagnose.kernel import (
     loops_around,
     own,
 )
+from kperf.diagnose.rarely import rarely_working
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of innermost loops whose loads are of scalars alone, at addresses that follow the iteration."""
+    """Of innermost loops whose loads are of scalars alone, at addresses that follow the iteration.
+
+    And of loops in which such a number decides in a branch whether the iteration does anything.
+    """
     for loop in kernel.named("scf.while"):
         yield from _search(kernel, loop)
     for loop in kernel.named("scf.for"):
+        yield from _rarely(kernel, loop)
         inner = list(inside(loop))
         if any(op.name in (*LOOPS, *TMA_LOADS, *ASYNC_COPIES, *MMAS) for op in inner):
             continue
@@ -109,6 +115,34 @@ def _search(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
         {"loads": len(asked)},
         confidence="medium",
         estimate=(1.05, 1.0, 3.0) if beside else (4.0, 1.0, 20.0),
+    )
+
+
+def _rarely(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
+    """Of a loop that looks at a number in each iteration, and loads and stores tiles only after some of them."""
+    if (rarely := rarely_working(kernel, loop)) is None or rarely.gain < MEDIUM_GAIN:
+        return
+    some = f"{rarely.iterations} " if rarely.iterations else ""
+    if rarely.working is None:
+        which = "whether it does anything"
+    elif rarely.is_sure:
+        which = f"whether it does anything, as {rarely.working:.3g} of them do: {rarely.tensor} has no more elements"
+    else:
+        which = (
+            f"whether it does anything, as {rarely.working:.3g} of them do if each element of {rarely.tensor} is "
+            "loaded once"
+        )
+    again = ", and so again in each iteration of the loop around it" if rarely.is_repeated else ""
+    yield kernel.finding(
+        RULE.id,
+        rarely.number,
+        "low" if rarely.working is None else "high" if rarely.gain >= SEVERE_GAIN else "medium",
+        f"each of {some}iterations loads one number, waits for it, and decides by it {which}{again}",
+        "list the iterations that do something, and how many these are, before (another kernel, torch.nonzero or "
+        "torch.sort), and loop over the list: for i in range(tl.load(count)): row = tl.load(rows + i)",
+        {"iterations": rarely.iterations or 0, "working": rarely.working or 0},
+        confidence="low" if rarely.working is None else "medium",
+        estimate=(rarely.gain, 1.0, rarely.most),
     )
 
 
