@@ -12,15 +12,24 @@ from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
 
+_SHORT = 0.5
+"""Share of a tile that a mask lets through: half the tile is enough, whose length is a power of two."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of kernels without products whose largest access has fewer elements than the CTA has threads.
 
-    Elements that a mask leaves out do not count, where it leaves half of the threads and more without one.
+    Elements that a mask leaves out do not count, where it leaves half of the threads and more without one. Of loops
+    also tiles that are twice as long as what a mask lets through at the launch, or longer, whatever threads there are.
     """
+    if not any(True for _ in kernel.named(*MMAS)):
+        yield from list(_of_threads(kernel)) or _cut_off(kernel)
+
+
+def _of_threads(kernel: Kernel) -> Iterator[Finding]:
     widest = max(kernel.accesses, key=_weight, default=None)
     threads = kernel.threads
-    if widest is None or any(True for _ in kernel.named(*MMAS)):
+    if widest is None:
         return
     elements = widest.asked_bytes // widest.tensor.bytes
     masked = elements < min(widest.tensor.size, threads)
@@ -47,6 +56,45 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         estimate=gain,
         candidates=[{"num_warps": warps}] if fewer else [],
     )
+
+
+def _cut_off(kernel: Kernel) -> Iterator[Finding]:
+    """Of accesses of loops whose tile is twice as long as what there is, by the numbers of the launch.
+
+    The tile may be as long as something else needs, such as all rows of a group, of which an iteration has one. A
+    longer tile is worth it where an outer loop has more of these.
+    """
+    kept = {access.operation.line: kernel.kept_at_launch(access) for access in kernel.accesses}
+    short = [one for one in kernel.accesses if 0 < kernel.mask_share(one.operation) <= _SHORT]
+    loads = [one for one in short if one.operation.name in LOADS and _is_repeated(kernel, one)]
+    if not loads:
+        return
+    widest = max(loads, key=lambda one: kept[one.operation.line])
+    size = {one.operation.line: kept[one.operation.line] * one.tensor.bytes for one in kernel.accesses}
+    moved = {one.operation.line: size[one.operation.line] * kernel.times(one.operation) for one in kernel.accesses}
+    share = sum(moved[one.operation.line] for one in short) / sum(moved.values())
+    gain = gain_of_more_bytes(kernel, sum(size[one.operation.line] for one in loads))
+    speedup, low, high = (1 / (1 - share + share / one) for one in gain)
+    if speedup < MEDIUM_GAIN:
+        return
+    elements, tile = kept[widest.operation.line], widest.tensor.size
+    fitting = 1 << (elements - 1).bit_length()
+    yield kernel.finding(
+        RULE.id,
+        widest.operation,
+        "medium",
+        f"in each iteration a mask leaves {elements} elements of a tile of {tile}: the others' threads do nothing",
+        f"choose a tile of {fitting} elements for this loop; or let its tiles go over what all iterations have "
+        "together, in one loop over the whole row in place of a loop over its parts",
+        {"threads": kernel.threads, "elements": elements, "tile": tile},
+        confidence="medium",
+        estimate=(speedup, low, high),
+        candidates=kernel.scaled(widest.tensor.shape, fitting / tile),
+    )
+
+
+def _is_repeated(kernel: Kernel, access: Access) -> bool:
+    return not all(map(kernel.runs_once, loops_around(access.operation)))
 
 
 def _has_idle_sms(kernel: Kernel) -> bool:
