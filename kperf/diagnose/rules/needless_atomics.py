@@ -1,15 +1,16 @@
-"""Atomics at addresses that one CTA could store: each is updated once in the launch, or by a group that is known."""
+"""Atomics at addresses that one CTA could store: each gets one update in the launch, or some that are known."""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.arch import H200_ATOMIC_BYTES_PER_CYCLE
 from kperf.diagnose.atomics import hands_over
 from kperf.diagnose.cta_values import CtaValues, last_cta, some_ctas
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mask_place
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Kernel, loops_around, mask_place
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
@@ -25,6 +26,13 @@ _ATOMIC_OVER_STORE = 2.35
 """Time of relaxed atomics over that of stores of as many bytes, each on another address: beside 268 MB of loads 228 us
 and 136 us (fold_patches on an H200). In an order of their own 240 us; loads and stores in their place 190 us."""
 _ADDED = r"f?add\b"
+_MOST_UPDATES = 16
+"""Of an element, in the mean: with more of them a sum in one CTA leaves few CTAs. Not fitted."""
+_NEAR_BYTES = 64
+"""Between the addresses of neighbours in a tile, by the median, as in windows and their strides: what lies further
+apart may be a hash, which no formula inverts."""
+_SUMS = ("tt.reduce", "tt.scan", *LOOPS, *MMAS)
+"""Sums of a CTA, for which one alone would need what all CTAs load."""
 _MASKED_CTAS = 8
 """In which a mask is computed; each takes a millisecond."""
 _MOST_OVER = 2.0
@@ -40,8 +48,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     atomics = list(kernel.named("tt.atomic_rmw"))
     if not atomics or hands_over(kernel):
         return
+    named = set[frozenset[str]]()
     for op in atomics:
         yield from _of_groups(kernel, op)
+        if (names := kernel.tensors_of(op)) not in named:
+            named.add(names)
+            yield from _of_few(kernel, [one for one in atomics if kernel.memory_of(one) & names])
         alone = [other for other in atomics if kernel.memory_of(other) & kernel.tensors_of(op)] == [op]
         types = tensor_types(op.rest)
         if not alone or not types or loops_around(op) or (offsets := _offsets(kernel, op)) is None:
@@ -149,6 +161,58 @@ def _of_groups(kernel: Kernel, op: Operation) -> Iterator[Finding]:
             confidence="medium",
             estimate=(gain, 1.0, _MOST_OVER * gain),
         )
+
+
+def _of_few(kernel: Kernel, atomics: Sequence[Operation]) -> Iterator[Finding]:
+    """Atomics of a tensor whose elements get few updates each, all from places that follow from the element's own."""
+    op, names, ctas = atomics[0], kernel.tensors_of(atomics[0]), math.prod(kernel.grid or ())
+    length = kernel.lengths.get(next(iter(names), ""), 0)
+    if len(names) != 1 or not length or not all(_is_of_formula(kernel, one) for one in atomics):
+        return
+    elements = sum(tensor_types(one.rest)[0].size * kernel.times(one) for one in atomics)
+    each, size = ctas * elements / length, tensor_types(op.rest)[-1].bytes
+    stored = elements * size / max(each, 1)
+    further = (elements * size - stored) * kernel.arch.memory_bytes_per_cycle / H200_ATOMIC_BYTES_PER_CYCLE
+    zeroed = stored
+    gain = _gain(kernel, stored + (further + zeroed) / _ATOMIC_OVER_STORE, stored)
+    alone = len(atomics) == 1 and not loops_around(op)
+    is_disjoint = alone and (offsets := _offsets(kernel, op)) is not None and _is_disjoint(kernel, op, offsets, size)
+    if each > _MOST_UPDATES or gain < MEDIUM_GAIN or is_disjoint:
+        return
+    name = next(iter(names))
+    yield kernel.finding(
+        RULE.id,
+        op,
+        "medium",
+        f"an element of {name} gets {each:.3g} updates in the mean, and their addresses are computed of indices alone: "
+        "which updates an element gets is known, and no atomic is needed",
+        f"let the CTAs have tiles of {name}: load what is added to each element (solve the formula of the address for "
+        "the place from which it is loaded, with a load and a mask for each solution), add it in registers, and write "
+        f"tl.store; and drop the kernel that sets {name} to 0",
+        {"updates": each, "elements": length},
+        confidence="medium",
+        estimate=(gain, 1.0, _MOST_OVER * gain),
+    )
+
+
+def _is_of_formula(kernel: Kernel, op: Operation) -> bool:
+    """Whether it adds one element's number at a place that index arithmetic gives, near those of its neighbours.
+
+    As far from them in one CTA as in others, and without branches.
+    """
+    made = kernel.values.sources(op, 0)
+    if any(one.name == "scf.if" for one in made) or any(kernel.iterations(loop) is None for loop in loops_around(op)):
+        return False
+    steps = set[float]()
+    for cta in some_ctas(kernel, _MASKED_CTAS):
+        address = CtaValues(kernel, cta).operand(op, 0)
+        if address is None or address.loaded or not address.program or not address.numbers.ndim:
+            return False
+        if not address.arguments <= {*kernel.numbers, *kernel.tensors_of(op)} or address.numbers.shape[-1] < 2:
+            return False
+        steps.add(float(np.median(np.abs(np.diff(address.numbers, axis=-1)))))
+    makers = {one.name for one in kernel.values.sources(op, 1, until=READS)}
+    return len(steps) == 1 and max(steps) <= _NEAR_BYTES and not makers & set(_SUMS) and bool(makers & set(LOADS))
 
 
 def _is_whole(kernel: Kernel, op: Operation) -> bool:
