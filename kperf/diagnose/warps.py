@@ -1,16 +1,18 @@
-"""What a kernel's warps cost an SM's issue slots, as it is and compiled with twice as many warps."""
+"""What a kernel's warps cost an SM's issue slots, as it is and compiled with others."""
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kperf.arch import H200
+from kperf.compat.triton import CompiledKernel
 from kperf.diagnose.kernel import LOADS, MOST_WARPS, TMA_LOADS, Kernel, own
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.machine import Instruction, MachineCode
-from kperf.ir.ttgir import Operation
+from kperf.ir.ttgir import Module, Operation
 
 _MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
 """Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
@@ -46,19 +48,35 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     Of attention_bwd_dkdv 8 warps take 1.15 times as many slots, and its time 1.5 times as long; of w4a16_gemv 1.3
     times, and 2.3 times as long (H100).
     """
-    warps, more = 2 * kernel.num_warps, _doubled(kernel)
+    warps = 2 * kernel.num_warps
+    more = _recompiled(kernel, warps)
     if more is None or kernel.code is None:
         return False
-    return issue_slots(more, warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
+    return issue_slots(compiler.machine_code(more), warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
 
 
-def _doubled(kernel: Kernel) -> MachineCode | None:
-    """Of twice as many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
-    warps = 2 * kernel.num_warps
+def with_warps(kernel: Kernel, warps: int) -> Kernel | None:
+    """The kernel compiled with so many warps; None where it cannot be, as in `warps_repeat_work`."""
+    made = _recompiled(kernel, warps)
+    if made is None:
+        return None
+    compiled = compiler.read_compiled(made)
+    return replace(
+        kernel,
+        module=Module(compiled.ttgir),
+        compiled=compiled,
+        resources=compiler.resources(made),
+        shared_bytes=made.metadata.shared,
+        constants={**kernel.constants, "num_warps": warps},
+    )
+
+
+def _recompiled(kernel: Kernel, warps: int) -> CompiledKernel | None:
+    """With so many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
     if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
         return None
     made = compiler.recompiled(kernel.compiled.kernel, {"num_warps": warps})
-    return compiler.machine_code(made) if made is not None and "cubin" in made.asm else None
+    return made if made is not None and "cubin" in made.asm else None
 
 
 def _slots(instructions: Iterable[Instruction]) -> int:
