@@ -220,11 +220,17 @@ def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diag
         else:
             found.append((kernel, diagnosis))
     for tried in of_tuner.values():
-        best, diagnosis = min(tried, key=lambda one: [_count(one[1], level) for level in LEVELS])
+        best, diagnosis = min(tried, key=lambda one: [*(_count(one[1], level) for level in LEVELS), _gain(one[1])])
         findings = [one for one in diagnosis.findings if not doubts_results(one)]
         findings += _doubts([one for _, one in tried])
         found.append((best, diagnosis.model_copy(update={"findings": ranked(findings), "configurations": len(tried)})))
     return found
+
+
+def _gain(diagnosis: Diagnosis) -> float:
+    """What the worst finding's advice gives: of two configurations with the same faults the slower one gains more."""
+    worst = next(iter(diagnosis.findings), None)
+    return worst.estimate.speedup if worst is not None and worst.estimate is not None else 1.0
 
 
 def _doubts(tried: Sequence[Diagnosis]) -> Iterator[Finding]:

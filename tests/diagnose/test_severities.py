@@ -1,7 +1,11 @@
 """A severity follows from what a kernel does, also beside the proof set: each fault here has a neighbour without it."""
 
+from dataclasses import replace
+
 import pytest
 
+from kperf.arch import SM_90A
+from kperf.diagnose import engine, inputs
 from tests.diagnose.test_kernels import diagnosis_of
 
 pytestmark = pytest.mark.kernels
@@ -1144,3 +1148,181 @@ def test_a_loop_waits_for_memory_no_more_often_than_it_runs(tmp_path, length, mo
     launch = f"x = torch.empty(128, {length}, {BF16})\ny = torch.empty_like(x)\n"
     finding = found(tmp_path, DOUBLED, f"{launch}doubled[(128,)](x, y, {length}, 128)").get("few-bytes-in-flight")
     assert (finding and finding.estimate.high) == most
+
+
+ASKED = """
+def asked(seat_of, x, out, tokens, n, W, B: tl.constexpr):
+    t = tl.program_id(0)
+    c = tl.arange(0, B)
+    acc = tl.zeros((B,), tl.float32)
+    for e in range(n):
+        seat = tl.load(SEAT)
+        BODY
+    tl.store(out + t * W + c, acc, mask=c < W)
+"""
+ASKED_LAUNCHED = """
+seat_of = torch.zeros(4096, 128, device="cuda", dtype=torch.int32)
+x, out = torch.zeros(4096 * ROWS, 500, device="cuda"), torch.zeros(4096, 500, device="cuda")
+asked[(4096,)](seat_of, x, out, 4096, 128, 500, 512)
+"""
+LOADED = "acc += tl.load(x + seat * W + c, mask=c < W, other=0.0)"
+IF_SEATED = f"if seat >= 0:\n            {LOADED}"
+STORED = "if seat >= 0:\n            tl.store(x + seat * W + c, acc, mask=c < W)"
+
+
+@pytest.mark.parametrize(
+    ("seat", "body", "rows", "severity", "working"),
+    [
+        ("seat_of + e * tokens + t", IF_SEATED, 8, "high", 8),
+        ("seat_of + t * n + e", f"if seat == 0:\n            pass\n        else:\n            {LOADED}", 4, "high", 4),
+        ("seat_of + t * n + e", STORED, 4, "high", 4),
+        ("seat_of + t * n + e", STORED, 2.5, "high", 2.5),
+        ("seat_of + t * n + e", IF_SEATED, 2.5, "low", 0),  # rows may be loaded more than once
+        ("seat_of + t * n + e", IF_SEATED.replace("seat * W", "e * W"), 8, "low", 0),
+        ("seat_of + t * n + e", LOADED.replace("c < W", "(c < W) & (seat >= 0)"), 8, "low", 0),
+        ("seat_of + t * n + e", IF_SEATED, 128, None, 0),  # all seats are taken
+        ("seat_of + t", IF_SEATED, 8, None, 0),
+        ("seat_of + t * n + e", LOADED, 8, None, 0),
+        ("seat_of + t * n + e", f"acc *= 0.5\n        {IF_SEATED}", 8, None, 0),
+        ("seat_of + t * n + e", f"{IF_SEATED}\n        else:\n            tl.store(x + e * W + c, acc)", 8, None, 0),
+    ],
+    ids=["loaded", "else", "stored", "part", "table", "tile", "mask", "all", "same", "each", "beside", "both"],
+)  # fmt: skip
+def test_a_loop_that_asks_all_for_few_could_loop_over_these(tmp_path, seat, body, rows, severity, working):
+    launch = ASKED_LAUNCHED.replace("4096 * ROWS", str(int(4096 * rows)))
+    one = found(tmp_path, ASKED.replace("SEAT", seat).replace("BODY", body), launch).get("scalar-loop")
+    assert (one and one.severity) == severity
+    if one is not None:
+        assert one.evidence["working"] == pytest.approx(working)
+        assert one.advice.startswith("list the iterations that do something")
+        assert (one.estimate.speedup > 3) == (severity == "high")
+
+
+def test_few_iterations_of_many_have_the_gain_that_was_measured(tmp_path):
+    """8.34 x on an H200: each token asks all 256 experts for its 8, again for each slice of 7168 numbers."""
+    kernel = """
+def asked(seat_of, x, out, tokens, n, W, B: tl.constexpr):
+    t = tl.program_id(0)
+    begin = 0
+    while begin < W:
+        c = begin + tl.arange(0, B)
+        acc = tl.zeros((B,), tl.float32)
+        for e in range(n):
+            seat = tl.load(seat_of + e * tokens + t)
+            if seat != -1:
+                acc += tl.load(x + seat * W + c, mask=c < W)
+        tl.store(out + t * W + c, acc, mask=c < W)
+        begin += B
+"""
+    launch = (
+        "seat_of = torch.zeros(256, 4096, device='cuda', dtype=torch.int64)\n"
+        "x, out = (torch.zeros(n * 4096, 7168, device='cuda', dtype=torch.bfloat16) for n in (8, 1))\n"
+        "asked[(4096,)](seat_of, x, out, 4096, 256, 7168, 1024)"
+    )
+    one = found(tmp_path, kernel, launch)["scalar-loop"]
+    assert one.severity == "high"
+    assert 8.34 / 1.5 <= one.estimate.speedup <= 8.34 * 1.5
+    assert one.message.endswith("and so again in each iteration of the loop around it")
+
+
+PARTS = """
+def parts(x, out, n, C, B: tl.constexpr):
+    row, cols = tl.program_id(0) * C, tl.arange(0, B)
+    for part in range(C):
+        BODY
+"""
+IN_TILES = """for begin in range(0, n, B):
+            at = (row + part) * n + begin + cols
+            tl.store(out + at, 2 * tl.load(x + at, mask=MASK), mask=MASK)"""
+AT_ONCE = "at = (row + part) * n + cols\n        tl.store(out + at, 2 * tl.load(x + at, mask=MASK), mask=MASK)"
+
+
+@pytest.mark.parametrize(
+    ("body", "mask", "n", "elements"),
+    [
+        (IN_TILES, "begin + cols < n", 512, 512),
+        (AT_ONCE, "cols < n", 700, 700),
+        (AT_ONCE, "cols < n", 1024, 1024),
+        (AT_ONCE, "cols < n", 1200, None),
+        (IN_TILES, "begin + cols < n", 2100, None),  # the first tile is whole
+        (AT_ONCE, "(cols < n) & (part > 2)", 512, None),
+        (AT_ONCE, "cols < tl.load(x + part)", 512, None),
+    ],
+)
+def test_a_tile_that_is_longer_than_what_each_iteration_has_leaves_threads_idle(tmp_path, body, mask, n, elements):
+    launch = (
+        f"x = torch.zeros(4096, 16, {n}, device='cuda', dtype=torch.half)\n"
+        f"parts[(4096,)](x, torch.empty_like(x), {n}, 16, 2048)"
+    )
+    one = found(tmp_path, PARTS.replace("BODY", body).replace("MASK", mask), launch).get("idle-threads")
+    assert (one and one.evidence.get("elements")) == elements
+    if one is not None:
+        assert (one.severity, one.evidence["tile"]) == ("medium", 2048)
+        assert one.candidates == [{"B": 1 << (elements - 1).bit_length()}]
+
+
+@pytest.mark.parametrize(("loops", "elements"), [(1, None), (8, 512)])
+def test_a_short_row_that_one_tile_holds_is_its_kernel_s_only_work(tmp_path, loops, elements):
+    launch = (
+        "x = torch.zeros(4096, 8, 512, device='cuda', dtype=torch.half)\n"
+        f"parts[(4096,)](x, torch.empty_like(x), 512, {loops}, 2048)"
+    )
+    kernel = PARTS.replace("BODY", IN_TILES).replace("MASK", "begin + cols < n")
+    one = found(tmp_path, kernel, launch).get("idle-threads")
+    assert (one and one.evidence["elements"]) == elements
+
+
+COLUMNS = """
+def columns(x, out, n, tiles, R: tl.constexpr, B: tl.constexpr):
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row, col = tile // (n // B), tile % (n // B)
+        v = TILE
+        tl.store(out + row * n + col * B + tl.arange(0, B), tl.max(v.to(tl.float32), AXIS))
+"""
+BY_TMA = "x.load([row * R, col * B])"
+BY_POINTERS = "tl.load(x + (row * R + tl.arange(0, R))[:, None] * n + col * B + tl.arange(0, B)[None, :])"
+
+
+@pytest.mark.parametrize(
+    ("tile", "rows", "warps", "ctas", "candidates"),
+    [
+        (BY_TMA, 32, 4, 16384, [{"num_warps": 1}, {"num_warps": 2}]),
+        (BY_TMA, 32, 8, 2112, [{"num_warps": 1}, {"num_warps": 2}]),
+        (BY_TMA, 32, 1, 16384, None),
+        (BY_TMA, 256, 4, 2048, None),  # too much for the registers of a warp
+        (BY_TMA, 32, 4, 64, None),  # too few CTAs for so few warps
+        (BY_POINTERS, 32, 4, 16384, None),
+    ],
+)
+def test_a_small_tile_by_tma_is_reduced_in_one_warp(tmp_path, tile, rows, warps, ctas, candidates):
+    """2.15 x on an H200, with 32 rows and 4 warps."""
+    x = f"TensorDescriptor.from_tensor(x, [{rows}, 128])" if tile is BY_TMA else "x"
+    launch = (
+        "from triton.tools.tensor_descriptor import TensorDescriptor\n"
+        "x, out = torch.zeros(8192, 8192, device='cuda', dtype=torch.bfloat16), torch.zeros(512, 8192, device='cuda')\n"
+        f"columns[({ctas},)]({x}, out, 8192, {8192 // rows * 64}, {rows}, 128, num_warps={warps})"
+    )
+    kernel = COLUMNS.replace("TILE", tile).replace("AXIS", "0")
+    one = found(tmp_path, kernel, launch).get("reduction-in-loop")
+    assert (one and one.candidates) == candidates
+    if one is not None and warps == 4:
+        assert 2.15 / 1.5 <= one.estimate.speedup <= 2.15 * 1.5
+
+
+def test_of_configurations_with_the_same_faults_the_one_that_gains_least_is_shown(tmp_path, monkeypatch):
+    """It is the faster one: the others have more to gain."""
+    launch = "x = torch.zeros(1 << 20, device='cuda')\nones[(1024,)](x, 1024)"
+    script = tmp_path / "ones.py"
+    source = "def ones(x, B: tl.constexpr):\n    tl.store(x + tl.program_id(0) * B + tl.arange(0, B), 1.0)"
+    script.write_text(f"import torch, triton, triton.language as tl\n\n@triton.jit\n{source}\n\n{launch}\n")
+    kernel, *_ = inputs.read(str(script), (), SM_90A)
+    tried = {gain: replace(kernel, tuned=True, num_stages=stages) for stages, gain in enumerate((22.0, 7.6, 12.0))}
+    gains = {id(one): gain for gain, one in tried.items()}
+
+    def diagnosed(one, made=engine.diagnose):
+        fault = one.finding("scalar-loop", None, "high", "", "", {}, estimate=(gains[id(one)], 1.0, 32.0))
+        return made(one).model_copy(update={"findings": [fault]})
+
+    monkeypatch.setattr(engine, "diagnose", diagnosed)
+    ((best, diagnosis),) = engine.kernels_with_diagnoses(list(tried.values()))
+    assert (best is tried[7.6], diagnosis.configurations) == (True, 3)
