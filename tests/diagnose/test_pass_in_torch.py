@@ -230,6 +230,26 @@ Scaled.apply(x).sum().backward()
     assert one.evidence["operators"] == "div"
 
 
+def test_a_script_goes_on_with_whatever_torch_has(tmp_path):
+    """Sparse tensors have no memory of their own, operators of higher order no schema, and threads a stack each."""
+    host = f"""
+import threading
+from torch.nn.attention.flex_attention import flex_attention
+
+{after("return y / 3")}
+torch.sparse_coo_tensor(torch.zeros(1, 3, dtype=torch.long, device="cuda"), torch.rand(3, device="cuda"), (5,))
+q = torch.rand(1, 2, 128, 64, device="cuda")
+flex_attention(q, q, q)
+other = threading.Thread(target=lambda: operator(x))
+other.start()
+other.join()
+count[(1,)](x, x, 1024, 1024)
+"""
+    assert [one.kernel for one in found(tmp_path, host)] == ["scale"]
+    kernels = inputs.read(str(tmp_path / "it.py"), (), SM_90A)
+    assert {one.name for one in kernels} == {"scale", "count"}
+
+
 def test_nothing_is_noted_outside():
     operators = Operators()
     x = torch.rand(1 << 21)
