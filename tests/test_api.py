@@ -341,6 +341,7 @@ def step(tmp_path, monkeypatch):
 
 
 def test_without_a_gpu_a_call_is_diagnosed_by_what_is_compiled(step, no_gpu, capsys, caplog):
+    importlib.import_module("torch._dynamo")  # which torch imports at a first `meta` tensor, and which sets a variable
 
     def left():
         return CompiledKernel.__dict__["run"], dict(os.environ), sys.stdout, sys.excepthook, torch.cuda.is_available()

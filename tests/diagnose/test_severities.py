@@ -1058,7 +1058,7 @@ def test_a_few_idle_sms_are_not_worth_a_split(tmp_path, ctas, advised):
     assert ("launch-too-small" in findings) == advised
 
 
-@pytest.mark.parametrize(("ctas", "block", "severity"), [(2, 256, "low"), (2, 65536, "medium"), (64, 512, "low")])
+@pytest.mark.parametrize(("ctas", "block", "severity"), [(2, 256, "low"), (2, 65536, "high"), (64, 512, "low")])
 def test_a_split_shortens_no_wait_for_memory(tmp_path, ctas, block, severity):
     """A CTA without a loop waits once, some 1280 cycles, and moves its 8 bytes an element at 20 a cycle."""
     launch = f'x = torch.empty(1 << 20, device="cuda")\nshort_rows[({ctas},)](x, torch.empty_like(x), {block})'
