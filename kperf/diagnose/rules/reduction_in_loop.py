@@ -60,8 +60,7 @@ def _of_small_tiles(kernel: Kernel) -> Iterator[Finding]:
     """Of a launch of many CTAs that would reduce their tiles in one warp each, or in two, with far fewer instructions.
 
     Between no gain and as many issue slots less, by their logarithm: 4.3 times as many were 2.15 x (H200, tiles of
-    32 x 128 by TMA, the maximum of each column). Of tiles that threads load
-    by pointers nothing was measured.
+    32 x 128 by TMA, the maximum of each column). Of tiles that threads load by pointers nothing was measured.
     """
     by_tma = [op for op in kernel.named("tt.reduce") if _is_by_tma(kernel, op)]
     reduced = [(op, tile) for op in by_tma if (tile := _across_warps(kernel, op)) is not None]
