@@ -8,9 +8,9 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -55,18 +55,26 @@ class Script:
         """Run it; returns what ended it before its last line."""
         threads = set(threading.enumerate())
         executors = WeakSet(_executors(threads - {threading.main_thread(), threading.current_thread()}))
-        gc.freeze()  # what there is already is none of its objects: a search for those goes past it
         try:
-            if self.is_module:
-                _run_module(self.name, self.arguments)
-            else:
-                _run_file(self.name, self.arguments)
+            with _objects_from_now_on():
+                if self.is_module:
+                    _run_module(self.name, self.arguments)
+                else:
+                    _run_file(self.name, self.arguments)
             _wait_for_threads(threads, executors)
         except BaseException as error:
             return error
-        finally:
-            gc.unfreeze()
         return None
+
+
+@contextmanager
+def _objects_from_now_on() -> Iterator[None]:
+    """Within it, a search of all objects goes past those that there are already."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _find_module(name: str) -> None:
