@@ -72,6 +72,8 @@ def _cut_off(kernel: Kernel) -> Iterator[Finding]:
     widest = max(loads, key=lambda one: kept[one.operation.line])
     size = {one.operation.line: kept[one.operation.line] * one.tensor.bytes for one in kernel.accesses}
     moved = {one.operation.line: size[one.operation.line] * kernel.times(one.operation) for one in kernel.accesses}
+    if not any(moved.values()):
+        return  # a launch whose loops run no iteration
     share = sum(moved[one.operation.line] for one in short) / sum(moved.values())
     gain = gain_of_more_bytes(kernel, sum(size[one.operation.line] for one in loads))
     speedup, low, high = (1 / (1 - share + share / one) for one in gain)
