@@ -188,7 +188,10 @@ def at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int
     """Of the whole CTAs that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
     whole = views.Ctas(launch).working
     if not len(whole):
-        raise UsageError("no CTA of the trace is whole: its events were overwritten; use a larger buffer")
+        raise UsageError(
+            "no CTA of the trace is whole, because its last events overwrote its first ones: launch the kernel three "
+            "times, or give --samples, so that kperf launches it again with room for all events"
+        )
     first, last = launch.lifetimes
     by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
     return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]

@@ -1,7 +1,7 @@
 """Launch instrumented kernels in the place of a script's own, and bring their events home.
 
 The instrumented kernel is launched *instead of* the original, so that what the script sees is what it would have seen:
-nothing is copied and nothing runs twice, but where `check` asks for both.
+nothing is copied and nothing runs twice, but where `check` or `samples` asks for both.
 """
 
 import math
@@ -26,7 +26,8 @@ from kperf.trace.capture.gpu import Gpu, Span
 from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, orders
 from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
 from kperf.trace.capture.multipass import plan
-from kperf.trace.capture.pc_sampling import sample
+from kperf.trace.capture.pc_sampling import Sampled, sample
+from kperf.trace.capture.repeated import Repeated, repeated
 from kperf.trace.capture.sampled import disturbs, with_sampled_ctas
 from kperf.trace.capture.scheduler import Scheduler
 from kperf.trace.capture.trial import Change, Check, Trial, Tried
@@ -47,6 +48,15 @@ class _Launched:
     spans: list[Span]
     original_spans: list[Span]
     same: bool | None
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """What was done before a launch that is traced: its samples, or why there are none; and the launch on copies."""
+
+    samples: Sampled | None = None
+    why_none: str = ""
+    repeated: Repeated | None = None
 
 
 class Capturer:
@@ -97,7 +107,13 @@ class Capturer:
             with self.compiling:
                 self._alone.enter_context(device.exclusive())
                 instrumented = self._instrumented(kernel, call.grid)
-            before, kernel.taken = kernel.taken, self._capture(kernel, number, call, instrumented)
+            compiled_s = time.monotonic() - begin
+            sampled = self._sampled(kernel, call) if self._options.samples else _Sampled()
+            begin = time.monotonic() - compiled_s
+            kernel.taken = self._capture(kernel, number, call, instrumented)
+            if sampled.repeated is not None and not kernel.taken.is_complete:
+                kernel.taken = self._capture_whole(kernel, kernel.taken, sampled.repeated)
+            kernel.taken.samples, kernel.taken.no_samples = sampled.samples, sampled.why_none
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses it: the script goes on
@@ -109,8 +125,6 @@ class Capturer:
         self._decide_on_ctas(kernel, kernel.taken)
         took, megabytes = time.monotonic() - begin, kernel.taken.buffer.size >> 20
         self._say(f"traced {kernel.name}, launch {number}, {megabytes} MB of events ({took:.1f} s)")
-        if self._options.samples:
-            self._sample(kernel, kernel.taken, before, call)
         return True
 
     def take_round(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
@@ -159,26 +173,47 @@ class Capturer:
             launched.original_spans,
         )
 
-    def _sample(self, kernel: Kernel, taken: CapturedLaunch, before: CapturedLaunch | None, call: LaunchCall) -> None:
-        """Let the GPU sample the original kernel, unless it did at an equal launch; prints a reason against it once."""
-        if before and before.samples and (before.grid, before.arguments) == (taken.grid, taken.arguments):
-            taken.samples = before.samples
-            return
-        if self._no_samples or (before and before.no_samples):
-            taken.no_samples = self._no_samples or (before.no_samples if before else "")
-            return
+    def _capture_whole(self, kernel: Kernel, taken: CapturedLaunch, repeated: Repeated) -> CapturedLaunch:
+        """The launch once more, with room for all events that it wrote; as it was taken if there is no more room."""
+        with self.compiling:
+            larger = self._instrumented(kernel, taken.grid)
+        if larger is taken.instrumented:
+            return taken
+        return self._capture(kernel, taken.number, repeated.call, larger)
+
+    def _sampled(self, kernel: Kernel, call: LaunchCall) -> _Sampled:
+        """Let the GPU sample the original kernel before a launch, unless it did, or could not, at an equal one."""
+        before = kernel.taken
+        if before and (before.grid, before.arguments) == (call.grid, _described(kernel.compiled, call.arguments)):
+            return _Sampled(before.samples, before.no_samples)
         begin = time.monotonic()
         try:
-            taken.samples = sample(kernel.compiled, call, self._gpu)
-        except RefusedError as error:
-            taken.no_samples = self._no_samples = str(error)
-            self._say(f"nothing is sampled: {error}")
+            made = repeated(kernel.compiled, call, self._gpu)
         except Exception as error:  # as in `trace`
-            taken.no_samples = why(error)
-            self._say(f"{kernel.name} is not sampled: {taken.no_samples}")
+            return _Sampled(None, self._not_sampled(kernel, error))
+        try:
+            if self._no_samples:
+                raise RefusedError(self._no_samples)
+            samples = sample(kernel.compiled, made, self._gpu)
+        except Exception as error:  # as in `trace`
+            found = _Sampled(None, self._not_sampled(kernel, error), made)
         else:
-            count, took = sum(pc.samples for pc in taken.samples.pcs), time.monotonic() - begin
+            found = _Sampled(samples, "", made)
+            count, took = sum(pc.samples for pc in samples.pcs), time.monotonic() - begin
             self._say(f"sampled {kernel.name}, {count} samples ({took:.1f} s)")
+        with self._gpu.on(call.stream):
+            made.begin()
+        return found
+
+    def _not_sampled(self, kernel: Kernel, error: Exception) -> str:
+        """Why, which is said: of what holds in this process once."""
+        if not isinstance(error, RefusedError):
+            self._say(f"{kernel.name} is not sampled: {why(error)}")
+            return why(error)
+        if not self._no_samples:
+            self._say(f"nothing is sampled: {error}")
+        self._no_samples = str(error)
+        return self._no_samples
 
     def _take_turn(self, kernel: Kernel, taken: CapturedLaunch, call: LaunchCall) -> bool:
         """Launch the original or the instrumented kernel, whose turn it is, of a launch with all or sampled CTAs."""

@@ -1,20 +1,17 @@
 """Samples that the GPU takes of an original kernel, at a launch of the script's, on copies of its tensors.
 
 Events disturb what they time; a sample stops no warp. The kernel is launched a few times more for it, never while
-anything is timed.
+anything is timed, and before the script's own launch: a kernel that works in place may not be launched on what it left.
 """
 
 import math
 from dataclasses import dataclass
 
 from kperf.compat import cupti
-from kperf.compat.triton import CompiledKernel, LaunchCall, argument_names, loaded_again
+from kperf.compat.triton import CompiledKernel, loaded_again
 from kperf.errors import UsageError
-from kperf.ir.memory import write_only
-from kperf.ir.ttgir import Module
-from kperf.trace.capture.copies import Copies
 from kperf.trace.capture.gpu import Gpu
-from kperf.trace.capture.trial import why_not_repeated
+from kperf.trace.capture.repeated import Repeated
 
 SAMPLES_OF_AN_SM = 256
 """Or up to twice as many: of 132 SMs 34 000 samples, of which a line with 1 % has 340, give or take 5 %."""
@@ -47,41 +44,34 @@ def plan(milliseconds: float) -> tuple[int, int]:
     return period, min(math.ceil(SAMPLES_OF_AN_SM * 2**period / cycles), _MOST_LAUNCHES)
 
 
-def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
-    """Samples of a kernel at a launch, which is still to be made or was made: the script sees nothing of it.
+def sample(compiled: CompiledKernel, repeated: Repeated, gpu: Gpu) -> Sampled:
+    """Samples of a kernel, at a launch that is still to be made.
 
-    Raises `UsageError` if it cannot be repeated or there is no memory for copies, and `cupti.RefusedError` if nothing
-    can be sampled in this process.
+    Raises `UsageError` if a launch takes too long, or has no samples, and `cupti.RefusedError` if nothing can be
+    sampled in this process.
     """
     if "cubin" not in compiled.asm:
         raise cupti.RefusedError("there is CUPTI for NVIDIA's GPUs alone")
     cupti.current_context()
-    if why := why_not_repeated(compiled):
-        raise UsageError(why)
-    again, names = call.again(call.stream), argument_names(compiled)
-    stored = write_only(Module(compiled.asm["ttgir"]))
-    with gpu.on(call.stream):
-        only_written = [place for place, name in enumerate(names) if name in stored]
-        copies = Copies(call.arguments, free_bytes=gpu.free_bytes(), only_written=only_written)
-        here = again.elsewhere(call.grid, copies.of(call.arguments))
-        milliseconds = _milliseconds(here, copies, gpu)
+    with gpu.on(repeated.call.stream):
+        milliseconds = _milliseconds(repeated, gpu)
         if milliseconds > _MOST_MS:
             raise UsageError(f"a launch of it takes {milliseconds / 1e3:.1f} s, and to sample it takes three more")
-        period, launches = plan(min(milliseconds, _milliseconds(here, copies, gpu)))
+        period, launches = plan(min(milliseconds, _milliseconds(repeated, gpu)))
         with cupti.sampling() as sampler:
-            here = here.of(*loaded_again(compiled))
-            _milliseconds(here, copies, gpu)
+            here = repeated.of(*loaded_again(compiled))
+            _milliseconds(here, gpu)
             sampler.start(period)
             for _ in range(launches):
-                _milliseconds(here, copies, gpu)
+                _milliseconds(here, gpu)
             pcs, dropped = sampler.stop(compiled.name)
     if not pcs:
         raise UsageError("the GPU took no samples of it")
     return Sampled(tuple(pcs), launches, 1 << period, dropped)
 
 
-def _milliseconds(call: LaunchCall, copies: Copies, gpu: Gpu) -> float:
-    copies.begin()
-    start = gpu.mark(call.stream)
-    call()
-    return gpu.milliseconds(start, gpu.mark(call.stream))
+def _milliseconds(repeated: Repeated, gpu: Gpu) -> float:
+    repeated.begin()
+    start = gpu.mark(repeated.call.stream)
+    repeated.call()
+    return gpu.milliseconds(start, gpu.mark(repeated.call.stream))

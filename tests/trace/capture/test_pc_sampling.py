@@ -119,7 +119,7 @@ def test_samples_are_by_line_and_by_the_load_that_is_waited_for(trace, fake, mon
     assert timeline.samples.total == 1000
     assert timeline.samples.stalls == {"long_scoreboard": 0.6, "selected": 0.4}
     lines = {one.line: one for one in timeline.samples.lines}
-    assert {one.file for one in timeline.samples.lines} == {"it.py"}
+    assert {Path(one.file).name for one in timeline.samples.lines} == {"it.py"}
     assert (lines[EXP].stalls["selected"], lines[A].awaited) == (400, {"long_scoreboard": 600})
     assert sum(one.not_issued for one in timeline.samples.lines) == 500
     assert "of 1000 samples of the original kernel 60% wait for global or local memory (long_scoreboard)" in said
@@ -132,7 +132,41 @@ def test_the_script_computes_what_it_would_and_sees_no_launch_more(trace, fake, 
     timeline, _, _ = trace(SUMS + "run(2)\nassert out.tolist() == [2.0] * 8, out", passes=1)
     assert timeline.samples.launches == 1  # a millisecond each, as the fake GPU's marks are
     assert len(launched) == 2  # once to warm up, of the machine code that CUPTI has seen being loaded
-    assert [one.traced for one in fake_gpu.LAUNCHES] == [True, *[False] * (2 + 1 + 1), False]
+    assert [one.traced for one in fake_gpu.LAUNCHES] == [*[False] * (2 + 1 + 1), True, False]
+
+
+def test_samples_are_of_launches_on_what_the_script_launches_on(trace, fake, monkeypatch):
+    """A kernel that works in place, with indices say, may write anywhere on what its own launch left."""
+    met = []
+    monkeypatch.setattr(fake_gpu, "WRITES", [lambda _traced, args: met.append(args[2][0].item()) or args[2].add_(1)])
+    sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
+    timeline, _, _ = trace(SUMS + "run(2)", passes=1)
+    assert timeline.samples.total == 5
+    assert met == [0.0] * (2 + 1 + 1) + [0.0, 1.0]
+
+
+def test_a_single_launch_of_more_events_than_there_is_room_for_is_read_whole(trace, fake, monkeypatch):
+    """On copies it is launched once more: the script's own launch is gone."""
+    monkeypatch.setattr(fake_gpu, "ITERATIONS", 3000)
+    monkeypatch.setattr(fake_gpu, "WRITES", [lambda _traced, arguments: arguments[2].add_(1)])
+    sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
+    timeline, _, _ = trace(SUMS + "run(1)\nassert out.tolist() == [1.0] * 8, out", passes=1)
+    assert timeline.events.lost == 0
+    assert [one.traced for one in fake_gpu.LAUNCHES] == [*[False] * (2 + 1 + 1), True, True]
+    fake_gpu.LAUNCHES.clear()
+    timeline, _, _ = trace(SUMS + "run(3)", passes=1)
+    assert timeline.events.lost == 0
+    assert [one.traced for one in fake_gpu.LAUNCHES] == [*[False] * (2 + 1 + 1), True, True, False, True]
+    fake_gpu.LAUNCHES.clear()
+
+
+def test_where_no_launch_has_room_for_all_events_it_says_what_to_do(trace, fake, monkeypatch, capfd):
+    monkeypatch.setattr(fake_gpu, "ITERATIONS", 3000)
+    with pytest.raises(AssertionError):
+        trace(SUMS + "run(1)", passes=1, samples=False)
+    assert "launch the kernel three times, or give --samples" in capfd.readouterr().err
+    timeline, _, _ = trace(SUMS + "run(3)", passes=1, samples=False)
+    assert timeline.events.lost == 0
 
 
 def test_an_equal_launch_is_not_sampled_again_and_another_grid_is(trace, fake, monkeypatch):
