@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -364,8 +365,12 @@ def keep_in_cache(key: str, name: str, text: str) -> None:
 
 @contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """What is compiled while this is open is kept in `folder`: no cache, dump or listener of the user's sees it."""
-    with knobs.cache.scope(), knobs.compilation.scope():
+    """What is compiled while this is open is kept in `folder`: no cache, dump or listener of the user's sees it.
+
+    Nor does Triton warn of the source once more, as it did when the script compiled it.
+    """
+    with knobs.cache.scope(), knobs.compilation.scope(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         knobs.cache.dir = str(folder)
         knobs.cache.manager_class = FileCacheManager
         knobs.compilation.dump_ir = False

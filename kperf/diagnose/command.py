@@ -15,11 +15,12 @@ from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import WholeConsole, agreeing
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
-from kperf.diagnose.experiments import Experiments
+from kperf.diagnose.experiments import Experiments, is_refuted
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.kernel import source_line
 from kperf.diagnose.page import page
 from kperf.diagnose.sarif import sarif
+from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
@@ -209,7 +210,7 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
     console.print(Text(f"{name}{read_from}{best}", style="bold"))
     alike = _alike(diagnosis.findings)
-    shown = alike if explain else alike[:_SHOWN]
+    shown = alike if explain else [one for one in alike if not is_refuted(one[0])][:_SHOWN]
     for findings in shown:
         _show_findings(console, findings)
     if explain:
@@ -218,7 +219,7 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     hidden = len(diagnosis.findings) - sum(map(len, shown))
     if hidden:
         console.print(Text(f"  and {hidden} more: --explain shows all"))
-    if not diagnosis.findings:
+    if not shown:
         console.print(Text(f"  nothing found; {diagnosis.bound.message}"))
     if diagnosis.not_tried:
         what = "the rest was not" if any(one.tried or one.dropped for one in diagnosis.findings) else "nothing was"
@@ -232,11 +233,15 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
 
 
 def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings that say the same of several lines, as of all loads of a loop, together; in the order of the first."""
+    """Findings that say the same of several lines, as of all loads of a loop, together; in the order of the first.
+
+    So do those that one change serves, of which the first names the others' lines.
+    """
     together: dict[str, list[Finding]] = {}
     for finding in findings:
-        content = finding.model_dump_json(exclude={"source", "evidence"})
-        together.setdefault(content, []).append(finding)
+        lines = finding.evidence.get("lines_together")
+        own = finding.model_dump_json(exclude={"source", "evidence"})
+        together.setdefault(f"{finding.id} {finding.severity} {lines}" if lines else own, []).append(finding)
     return list(together.values())
 
 
@@ -251,16 +256,18 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     finding = findings[0]
     console.print(Text(f"          {finding.message} [{finding.id}]"))
     console.print(Text(f"          {finding.advice}{_gain(finding)}"))
-    if finding.witness is not None and finding.witness.agreement != "none":
+    best = max(finding.tried, key=lambda one: one.low, default=None)
+    faster = best is not None and best.low >= TUNED_GAIN
+    telling = ("agrees",) if faster else ("agrees", "disagrees")
+    if finding.witness is not None and finding.witness.agreement in telling:
         decides = ", and decide: events disturb this kernel" if finding.witness.decides else ""
         verb = "agree" if finding.witness.agreement == "agrees" else "disagree"
         console.print(Text(f"          samples {verb}{decides}: {finding.witness.message}"))
     if finding.checked is not None:
         console.print(Text(f"          {_checked(finding.checked)}"))
-    if finding.tried:
-        best = max(finding.tried, key=lambda one: one.low)
-        faster = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"
-        console.print(Text(f"          {faster if best.low > 1 else 'none of these is faster here'}"))
+    if best is not None:
+        line = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"
+        console.print(Text(f"          {line if faster else 'none of these is at least 3% faster here'}"))
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
         console.print(Text(f"          not measured with {changes}: {why}"))

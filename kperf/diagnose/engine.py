@@ -11,7 +11,8 @@ from typing import Any
 from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
-from kperf.diagnose.rule import DynamicRule, Rule, doubts_results, dynamic_rules, static_rules
+from kperf.diagnose.rule import DynamicRule, Rule, all_rules, doubts_results, dynamic_rules, static_rules
+from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.diagnose.witness import witnessed
 from kperf.errors import UsageError
 from kperf.report.sentences import verdict
@@ -51,7 +52,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
         unlimited = {rule.id for rule in static_rules() if rule.moves_less or rule.of_results}
-        found = [one if one.id in unlimited else _within(one, most) for one in found]
+        found = [one if one.id in unlimited else _within(one, most) for one in found if _may_gain(one, most)]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
@@ -133,6 +134,12 @@ def _at_one_line(one: Source, other: Source) -> bool:
 def _most_of(bounds: Sequence[Finding]) -> float:
     """The most that any advice gives a launch of which a rule says these; infinity where it says no such number."""
     return min((one.estimate.high for one in bounds if one.estimate is not None), default=math.inf)
+
+
+def _may_gain(finding: Finding, most: float) -> bool:
+    """Whether it says more than that a change gives less than `TUNED_GAIN`, as each does of a launch at its bound."""
+    unlimited = {rule.id for rule in all_rules() if isinstance(rule, DynamicRule) or rule.moves_less or rule.of_results}
+    return most >= TUNED_GAIN or finding.estimate is None or finding.id in unlimited
 
 
 def _within(finding: Finding, most: float) -> Finding:

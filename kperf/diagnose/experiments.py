@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kperf.arch import of
@@ -13,6 +13,7 @@ from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.diagnose.rule import doubts_results, static_rules
+from kperf.diagnose.rules import launch_options
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
@@ -117,7 +118,9 @@ class Experiments:
         found: Sequence[Finding],
         deadline: float,
     ) -> None:
-        changes = {in_words(change): change for finding in found for change in finding.candidates}
+        wanted = [change for finding in found for change in finding.candidates]
+        others = [one for one in known.kernel.other_options() if not wanted or "num_stages" in one]
+        changes = {in_words(change): change for change in (*wanted, *others)}
         new = [change for words, change in changes.items() if words not in known.results]
         new = new[: MOST_CHANGES - len(known.results)]
         if not new:
@@ -133,11 +136,14 @@ class Experiments:
         self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]
     ) -> Diagnosis:
         """What rules find in a kernel, with what was measured of their candidates."""
-        diagnosis = diagnose(self._read(compiled, grid), timelines)
-        known = self._of.get(compiled.hash)
+        known, kernel = self._of.get(compiled.hash), self._read(compiled, grid)
         if known is None:
-            return diagnosis
+            return diagnose(kernel, timelines)
+        results = [known.results.get(in_words(change)) for change in kernel.other_options()]
+        explored = tuple(one for one in results if isinstance(one, Trial))
+        diagnosis = diagnose(replace(kernel, explored=explored), timelines)
         findings = [_with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]
+        findings = [one for one in findings if one.id != launch_options.RULE.id or not _is_named(one, findings)]
         return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why})
 
 
@@ -150,17 +156,35 @@ def _with_check(finding: Finding, known: _Experiment) -> Finding:
 
 
 def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
-    """With what was measured of its candidates; a hint where nothing else is advised, and none is faster."""
-    mine = [results[words] for change in finding.candidates if (words := in_words(change)) in results]
-    only_options = {rule.id for rule in static_rules() if rule.only_options}
-    no_gain = bool(mine) and not any(map(_may_gain, mine))
-    return finding.model_copy(
-        update={
-            "severity": LEVELS[-1] if no_gain and finding.id in only_options else finding.severity,
-            "tried": [one for one in mine if isinstance(one, Trial)],
-            "dropped": [one for one in mine if isinstance(one, Dropped)],
-        }
-    )
+    """With what was measured of its candidates; a hint where nothing else is advised, and none is faster.
+
+    The advice names the fastest, where that is another candidate than the likeliest.
+    """
+    words = [in_words(change) for change in finding.candidates]
+    mine = [results[one] for one in words if one in results]
+    if not mine:
+        return finding
+    tried = [one for one in mine if isinstance(one, Trial)]
+    best = max(tried, key=lambda one: one.low, default=None)
+    advice = finding.advice
+    if best is not None and best.low >= TUNED_GAIN and f"{words[0]} (or" not in advice:
+        advice = advice.replace(words[0], best.change)
+    dropped = [one for one in mine if isinstance(one, Dropped)]
+    found = finding.model_copy(update={"advice": advice, "tried": tried, "dropped": dropped})
+    return found.model_copy(update={"severity": LEVELS[-1]}) if is_refuted(found) else found
+
+
+def _is_named(explored: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether another finding has the fastest of its options, and a reason."""
+    best = max(explored.tried, key=lambda one: one.low)
+    return any(best in one.tried for one in findings if one is not explored)
+
+
+def is_refuted(finding: Finding) -> bool:
+    """Whether all that it advises was tried, and nothing of that is faster."""
+    tried: list[Trial | Dropped] = [*finding.tried, *finding.dropped]
+    only_options = any(rule.id == finding.id and rule.only_options for rule in static_rules())
+    return only_options and bool(tried) and not any(map(_may_gain, tried))
 
 
 def _may_gain(result: Trial | Dropped) -> bool:

@@ -63,6 +63,7 @@ class _OnMeta(TorchFunctionMode):
         if name == "cuda":
             return torch.Tensor.to(args[0], _META)
         if isinstance(first, torch.Tensor) and first.is_meta:
+            kwargs = {key: value for key, value in (kwargs or {}).items() if key != "generator"}
             if func in _PROPERTIES:
                 return _PROPERTIES[func]
             if name in _HOLD or name in _ONE or name in ("__format__", "data_ptr"):

@@ -25,7 +25,7 @@ from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
 from kperf.ir.values import READS, Argument, Value, Values, arguments_of, inner_strides, iterations_of
-from kperf.trace.analyze.finding import Estimate, Finding, Level, Source
+from kperf.trace.analyze.finding import Estimate, Finding, Level, Source, Trial
 
 LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
 STORES = ("tt.store", "amdg.buffer_store")
@@ -133,8 +133,9 @@ class Kernel:
     compiled with, by name, as far as they are known. history: of its function's launches in a script; None without one,
     and empty where another compilation of the function has it. handover: to the launch that follows its first one; None
     where they have no tensor in common. follower: the kernel of that launch. passes: what torch does with whole tensors
-    of its first launch, as far as that is known. is_gluon: whether its source is Gluon,
-    whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone, which does not say.
+    of its first launch, as far as that is known. explored: `other_options` that were timed at a launch. is_gluon:
+    whether its source is Gluon, whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone,
+    which does not say.
     next_along: empty, or the axis of the grid along which the CTA whose addresses are computed is the next one.
     first_along: the axes along which it is the first one.
     """
@@ -159,6 +160,7 @@ class Kernel:
     handover: Handover | None = field(default=None, repr=False)
     follower: "Kernel | None" = field(default=None, repr=False)
     passes: tuple[Pass, ...] = ()
+    explored: tuple[Trial, ...] = ()
     is_gluon: bool | None = None
     next_along: str = ""
     first_along: str = ""
@@ -525,6 +527,24 @@ class Kernel:
     def more_warps(self) -> list[dict[str, int]]:
         """Candidates: twice and four times as many warps, as far as a CTA may have them."""
         return [{"num_warps": warps} for warps in (2 * self.num_warps, 4 * self.num_warps) if warps <= MOST_WARPS]
+
+    def other_options(self) -> list[dict[str, int]]:
+        """Candidates that nothing in the code speaks for: other numbers of stages for copies in loops, and of warps.
+
+        Of warps four and more for MMAs, as wgmma needs. None in Gluon, whose source says both, and none that an
+        autotuner had to choose from.
+        """
+        if self.is_gluon or self.tuned or (self.history is not None and self.history.tunings):
+            return []
+        names = {op.name for op in self.module.walk()}
+        stages: list[int] = []
+        if self.num_stages is not None and not names.isdisjoint(ASYNC_COPIES):
+            stages = [self.num_stages + 1, self.num_stages + 2, self.num_stages - 1]
+        fewest = 4 if not names.isdisjoint(MMAS) else 1
+        warps = [1 << power for power in range(MOST_WARPS.bit_length())]
+        return [{"num_stages": number} for number in stages if number > 0] + [
+            {"num_warps": number} for number in warps if fewest <= number != self.num_warps
+        ]
 
     def scaled(self, lengths: Iterable[int], factor: float) -> list[dict[str, int]]:
         """Candidates: each constexpr that is one of these lengths of a tile, `factor` times as long, and all of them.

@@ -501,6 +501,7 @@ device = torch.device("cuda", 0)
 assert x.device == device == torch.cuda.current_stream().device and x.get_device() == torch.cuda.device(device).idx
 generator = torch.Generator(device="cuda").manual_seed(3)
 x = torch.rand(2, 4096, device="cuda", generator=generator) + torch.randn_like(x)
+x = torch.empty_like(x).exponential_(generator=generator)
 assert torch.rand(4, generator=torch.Generator().manual_seed(3)).device.type == "cpu"
 seed, offset = torch.cuda.default_generators[device.index].get_state().view(torch.int64)
 free, total = torch.cuda.mem_get_info()

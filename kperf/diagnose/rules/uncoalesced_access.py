@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, lines_of, loops_around, own, tensor_of
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, frame_of, lines_of, loops_around, own, tensor_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import fits_l1, swept_by
@@ -195,6 +195,8 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     severe = bad and likely >= least
     severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
+    frames = (frame_of(one.operation) for one in alike)
+    together = ", ".join(map(str, sorted({frame.line for frame in frames if frame is not None})))
     hidden = hidden_of(kernel, [access]) if not from_memory else None
     return kernel.finding(
         RULE.id,
@@ -212,7 +214,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         else hidden.reason[1]
         if hidden is not None
         else _advice(kernel, access),
-        _evidence(access),
+        _evidence(access) | ({"lines_together": together} if lines else {}),
         confidence="low" if stride else "medium",
         estimate=(likely, min(gain**0.5, 1.1), most),
     )
