@@ -16,7 +16,7 @@ HEAD = ("kernel", "finding", "change", "gain", "the author's gain", "outputs")
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
-    """A row a change, the largest gain first; `rows`: with those of the authors' changes."""
+    """A row a change, the largest gain first; `rows`: with those of the authors' changes, as far as they are shown."""
     made = Table(*HEAD, title=f"public kernels changed as kperf advises; {stamp}", title_justify="left")
     for row in in_order([row for row in rows if row.follows]):
         made.add_row(*cells(row, _of_author(rows, row)))
@@ -53,20 +53,20 @@ def markdown(folder: Path) -> str | None:
     return "\n".join(lines)
 
 
-def cells(row: PublicRow, author: PublicRow) -> tuple[str, ...]:
+def cells(row: PublicRow, author: PublicRow | None) -> tuple[str, ...]:
     """Of a row of the table."""
     return (
         f"`{row.kernel}` ({row.repository}, {row.source})",
         row.rule,
         row.change,
         gain(row),
-        gain(author).partition(" (")[0],
+        gain(author).partition(" (")[0] if author is not None else "not shown",
         row.outputs,
     )
 
 
-def _of_author(rows: Sequence[PublicRow], row: PublicRow) -> PublicRow:
-    return next(one for one in rows if one.name == row.follows)
+def _of_author(rows: Sequence[PublicRow], row: PublicRow) -> PublicRow | None:
+    return next((one for one in rows if one.name == row.follows), None)
 
 
 def _speedup(row: PublicRow) -> float:
