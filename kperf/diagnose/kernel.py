@@ -222,6 +222,12 @@ class Kernel:
         counts = [self.iterations(loop) for loop in loops_around(op)]
         return math.prod(IN_LOOP if count is None else count for count in counts)
 
+    def typical_iterations(self, loop: Operation) -> int | None:
+        """As `iterations`, also of a loop that runs equally often in neighbouring CTAs: from `m` to `m + BLOCK_M`."""
+        ctas = (replace(self, next_along=axis).launched_values for axis in ("", *"xyz"))
+        counts = {iterations_of(values, loop, self.numbers, of_program=True) for values in ctas}
+        return counts.pop() if len(counts) == 1 else None
+
     def runs_once(self, loop: Operation) -> bool:
         """Whether the integers of the launch let a loop run at most once; False where they do not say it."""
         count = self.iterations(loop)
@@ -617,6 +623,13 @@ def source_of(frame: Frame | None) -> Source:
     return Source(file=frame.file, line=max(frame.line, function.line), function=function.name)
 
 
+def line_of_for(loop: Operation) -> int:
+    """The line of a loop's `for` or `while`, which may stand above its range; 0 where its source is not known."""
+    if (frame := frame_of(loop)) is None:
+        return 0
+    return max((first for first, last in _loop_heads(frame.file) if first <= frame.line <= last), default=frame.line)
+
+
 class _Function(NamedTuple):
     """The lines of its first decorator, its `def` and its end."""
 
@@ -627,12 +640,25 @@ class _Function(NamedTuple):
 
 
 @cache
-def _functions(file: str) -> tuple[_Function, ...]:
+def _nodes(file: str) -> tuple[ast.AST, ...]:
+    """Of a file's syntax tree; empty if it cannot be read."""
     try:
-        tree = ast.parse(Path(file).read_text())
+        return tuple(ast.walk(ast.parse(Path(file).read_text())))
     except (OSError, SyntaxError, ValueError):
         return ()
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def _loop_heads(file: str) -> tuple[tuple[int, int], ...]:
+    """The first and the last line of what each `for` runs over, and of each condition of a `while`."""
+    heads = [(node, node.iter) for node in _nodes(file) if isinstance(node, ast.For)]
+    tests = [(node, node.test) for node in _nodes(file) if isinstance(node, ast.While)]
+    return tuple((node.lineno, head.end_lineno or node.lineno) for node, head in (*heads, *tests))
+
+
+@cache
+def _functions(file: str) -> tuple[_Function, ...]:
+    nodes = (node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return tuple(
         _Function(
             min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),

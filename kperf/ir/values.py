@@ -463,14 +463,17 @@ def loop_begins(loop: Operation) -> list[str]:
     return [lower[1] if lower else "", *(value for _, value in carried)]
 
 
-def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int | None:
-    """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops."""
+def iterations_of(values: Values, loop: Operation, known: Container[str], *, of_program: bool = False) -> int | None:
+    """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops.
+
+    of_program: they may depend on which CTA this is, too.
+    """
     bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
     numbers = [
         int(bound.numbers)
         for bound in bounds
         if bound is not None
-        and not (bound.loaded or bound.program or bound.iterations)
+        and not (bound.loaded or (bound.program and not of_program) or bound.iterations)
         and all(name in known for name in bound.arguments)
     ]
     return len(range(*numbers)) if len(numbers) == len(BOUNDS) and numbers[-1] > 0 else None
