@@ -78,6 +78,14 @@ def _of_a_descriptor(vector: Vector) -> tuple[str, str]:
     return passed_in_parts(vector.unknown[0])
 
 
+def _of_a_layout(_: Vector) -> tuple[str, str]:
+    return (
+        "tl.join takes this tile, and in the layout that tl.join gives it a thread has few elements of a row",
+        "let TMA load the tile, whose copies have no layout of threads: desc = tl.make_tensor_descriptor(...), and "
+        "desc.load (transposed with .T, if another dimension than the last one is contiguous)",
+    )
+
+
 _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
@@ -86,6 +94,7 @@ _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "quotient": _of_a_quotient,
     "stride": _of_a_stride,
     "descriptor": _of_a_descriptor,
+    "layout": _of_a_layout,
 }
 
 RULE = Rule("narrow-access", "Narrow accesses to contiguous rows", check, needs="machine code")
