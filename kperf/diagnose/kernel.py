@@ -531,8 +531,8 @@ class Kernel:
     def other_options(self) -> list[dict[str, int]]:
         """Candidates that nothing in the code speaks for: other numbers of stages for copies in loops, and of warps.
 
-        Of warps four and more for MMAs, as wgmma needs. None in Gluon, whose source says both, and none that an
-        autotuner had to choose from.
+        Of warps four and more for MMAs, as wgmma needs, and no fewer than keep what the kernel's registers hold. None
+        in Gluon, whose source says both, and none that an autotuner had to choose from.
         """
         if self.is_gluon or self.tuned or (self.history is not None and self.history.tunings):
             return []
@@ -540,7 +540,8 @@ class Kernel:
         stages: list[int] = []
         if self.num_stages is not None and not names.isdisjoint(ASYNC_COPIES):
             stages = [self.num_stages + 1, self.num_stages + 2, self.num_stages - 1]
-        fewest = 4 if not names.isdisjoint(MMAS) else 1
+        held = self.num_warps * self.resources.registers if self.resources is not None else 0
+        fewest = max(4 if not names.isdisjoint(MMAS) else 1, held / self.arch.thread_registers)
         warps = [1 << power for power in range(MOST_WARPS.bit_length())]
         return [{"num_stages": number} for number in stages if number > 0] + [
             {"num_warps": number} for number in warps if fewest <= number != self.num_warps
