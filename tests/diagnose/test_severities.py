@@ -1349,6 +1349,17 @@ def test_a_small_tile_by_pointers_is_reduced_in_one_warp(tmp_path, index, rows, 
         assert 1.1 < one.estimate.speedup < 1.45 * 1.5
 
 
+def test_of_a_sort_whose_instructions_take_longer_than_its_bytes_nothing_is_known(tmp_path):
+    kernel = POOLED.replace("INDEX", ROWS_OF_TILE[0]).replace(
+        "KEPT, tl.max(v, AXIS)", f"T * C + {ROWS_OF_TILE[0]}, tl.sort(v, 1)"
+    )
+    launch = (
+        "x, out = torch.zeros(16384, 2, 1024, device='cuda'), torch.zeros(1 << 25, device='cuda')\n"
+        "pooled[(16384,)](x, out, 2, 1024, num_warps=8)"
+    )
+    assert "reduction-in-loop" not in found(tmp_path, kernel, launch)
+
+
 def test_of_configurations_with_the_same_faults_the_one_that_gains_least_is_shown(tmp_path, monkeypatch):
     """It is the faster one: the others have more to gain."""
     launch = "x = torch.zeros(1 << 20, device='cuda')\nones[(1024,)](x, 1024)"
