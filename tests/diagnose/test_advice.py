@@ -344,7 +344,8 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
         assert finding.message.startswith(
             f"the grid puts {on_an_sm} CTA{'s' * (on_an_sm > 1)} on an SM, {on_an_sm * warps} warps"
         )
-        assert finding.advice.startswith(f"launch {finding.evidence['ctas_that_fit']} CTAs an SM")
+        assert "share the iterations of the loop at line 8 among" in finding.advice
+        assert finding.advice.endswith(f"an SM then has {finding.evidence['ctas_that_fit']} CTAs")
         launched = int(ctas) if ctas.isdigit() else 132
         assert finding.estimate.high == pytest.approx(finding.evidence["ctas_that_fit"] * 132 / launched)
         assert finding.estimate.speedup <= finding.estimate.high

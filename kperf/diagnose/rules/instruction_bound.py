@@ -62,6 +62,7 @@ RULE = DynamicRule(
         "int64-index",
         "linear-search",
         "loop-division",
+        "pointers-through-loops",
         "quadratic-ranking",
         "random-numbers",
         "scalar-loop",

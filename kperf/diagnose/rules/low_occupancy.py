@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, own, source_of
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
@@ -103,8 +103,10 @@ def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:
     """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
     loops = [loop for loop in kernel.named(*LOOPS) if not (arithmetic_bounds(kernel, loop) or is_recurrence(loop))]
-    load = next((op for loop in loops for op in own(loop) if op.name in LOADS), None)
-    if kernel.grid is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms:  # launch-too-small
+    loop, load = next(((loop, op) for loop in loops for op in own(loop) if op.name in LOADS), (None, None))
+    if (
+        kernel.grid is None or loop is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms
+    ):  # launch-too-small
         return None
     launched = math.ceil(math.prod(kernel.grid) / H200.sms)
     gain = now * H200.sms / math.prod(kernel.grid)
@@ -118,7 +120,8 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         "medium",
         f"the grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
         "too few warps to hide the latency of memory",
-        f"launch {now} CTAs an SM, each with a smaller share of the iterations",
+        f"share the iterations of the loop at line {source_of(frame_of(loop)).line} among "
+        f"{math.ceil(now / launched)} CTAs, by another axis of the grid: an SM then has {now} CTAs",
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
         estimate=(min(1.3, gain**0.5), 1.0, gain),
