@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, own
-from kperf.diagnose.loops import INTO_REGISTERS, index_load, never_ahead, own_stages, with_stages
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, named, own
+from kperf.diagnose.loops import INTO_REGISTERS, depths_of_sums, index_load, never_ahead, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
@@ -38,7 +38,7 @@ _HIDDEN = (
 )
 _ONE_STAGE = "num_stages=1"
 _HALVED = (
-    "halve the tile along the dimension of the loop, and then take num_stages=2, which needs no more shared memory; "
+    "halve the tile along the dimension of the loop{}, and then take num_stages=2, which needs no more shared memory; "
     "with 2 stages of these tiles only one CTA fits on an SM, and no other CTA can work while it waits"
 )
 _ESTIMATES = {2: (1.1, 0.7, 1.8), 3: (1.2, 0.7, 1.8)}
@@ -48,8 +48,8 @@ _UNROLLED = 1.5
 """Speed-up of an unrolled loop of 24 steps as a range, with one CTA on an SM: 1.51 x on an H200. Where 128 registers
 left room for a second CTA, the unrolled loop was 1.26 times as fast as with one."""
 _TOO_LARGE = (
-    "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA may "
-    "have"
+    "use smaller tiles{}, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA "
+    "may have"
 )
 _OF_A_BRANCH = (
     "its index comes out of a branch in the loop (flatten=True makes one), behind which the compiler does not know "
@@ -101,7 +101,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 fitting = _fitting(kernel, _stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
                 why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel, fitting))
                 if not fitting and why == _ONE_STAGE:
-                    advice = _TOO_LARGE
+                    advice = _TOO_LARGE.format(
+                        _halves(kernel, [length for tensor in tensor_types(op.rest) for length in tensor.shape])
+                    )
                 stride = _stride(kernel, op)
                 more = gain_without_spills(kernel)
                 hidden = _is_hidden(kernel, loop)
@@ -114,7 +116,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
-                    else _HALVED
+                    else _HALVED.format(_halves(kernel, depths_of_sums(loop)))
                     if alone == 2
                     else advice + (_ALONE.format(alone) if alone else ""),
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
@@ -127,6 +129,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     if kernel.num_stages == 1 and own_stages(kernel, loop) is None and alone != 2
                     else (),
                 )
+
+
+def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
+    """The constexprs that are lengths of a tile, with half of their values, in words."""
+    return named(kernel.scaled(lengths, 0.5), before=": ")
 
 
 def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
@@ -145,7 +152,7 @@ def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
             "the loop, and the compiler pipelines nothing but loops",
             f"write tl.range(..., num_stages={_wanted(kernel, fitting)}) in place of tl.static_range"
             if fitting
-            else "write tl.range in place of tl.static_range, with " + _TOO_LARGE.removeprefix("use "),
+            else "write tl.range in place of tl.static_range, with " + _TOO_LARGE.format("").removeprefix("use "),
             {"steps": len(steps.mmas), "stage_bytes": steps.stage_bytes},
             confidence="medium",
             estimate=(min(gain, _UNROLLED), 1.0, max(gain, _UNROLLED)),

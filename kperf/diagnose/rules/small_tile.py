@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kperf.arch import H200
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, own
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, named, own
 from kperf.diagnose.loops import carried, intensity
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
@@ -81,18 +81,19 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             continue
         deep = depth * _DEEP_BYTES // size
         gain = deep / depth
+        deeper = kernel.scaled((depth,), gain)
         yield kernel.finding(
             RULE.id,
             op,
             "high",
             f"each iteration multiplies only {depth} columns of its operands (rows of {size} bytes): waiting for its "
             "loads takes longer than the MMA",
-            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), with a larger BLOCK_K, "
-            "and autotune BLOCK_K around this value",
+            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), with "
+            f"{named(deeper, otherwise='a larger BLOCK_K')}, and autotune around this value",
             {"depth": depth, "row_bytes": size},
             confidence="medium",
             estimate=(gain**0.5, 1.0, gain),  # 2.2 x were measured of 4 (H100)
-            candidates=kernel.scaled((depth,), gain),
+            candidates=deeper,
         )
 
 
