@@ -497,7 +497,7 @@ def test_of_a_kernel_without_candidates_other_options_are_tried(diagnose, monkey
     behave(monkeypatch, milliseconds=lambda launcher: {8: 0.5, 16: 0.8}.get(launcher.metadata.num_warps, 1.0))
     one, said, _ = diagnose(GEMM + "run(1, stages=3)")
     found = finding(one, "launch-options")
-    assert {words: each[0] for words, each in speedups(one, "launch-options").items()} == {
+    assert {words: round(each[0], 6) for words, each in speedups(one, "launch-options").items()} == {
         "num_stages=4": 1.0, "num_stages=5": 1.0, "num_stages=2": 1.0,
         "num_warps=8": 2.0, "num_warps=16": 1.25, "num_warps=32": 1.0,
     }  # fmt: skip
@@ -529,9 +529,9 @@ def rows(x, c, B: tl.constexpr):
     e = tl.exp(a - tl.max(a, 0))
     tl.store(c + columns, e / tl.sum(e, 0))
 
-x = torch.randn(8, 16384)
+x = torch.randn(8, 65536)
 c = torch.empty_like(x)
-rows[(8,)](x, c, 16384, num_warps=4)
+rows[(8,)](x, c, 65536, num_warps=4)
 """
 
 
