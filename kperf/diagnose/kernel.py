@@ -553,7 +553,7 @@ class Kernel:
         Empty where no constexpr has this value. Where the source is known, those with which it goes from tile to tile;
         whole: also lengths of tiles that hold all that there is, for which half a tile is too short.
         """
-        wanted, used = set(lengths), self._tile_lengths
+        wanted, used = set(lengths), self.tile_lengths
         tiles = {
             name: int(value * factor)
             for name, value in self.configuration.items()
@@ -564,7 +564,8 @@ class Kernel:
         return [*single, tiles] if len(single) > 1 else single
 
     @cached_property
-    def _tile_lengths(self) -> TileLengths | None:
+    def tile_lengths(self) -> TileLengths | None:
+        """Which of its constants are lengths of tiles; None where its source cannot be read."""
         frame = frame_of(self.module.function)
         return tile_lengths(frame) if frame is not None else None
 

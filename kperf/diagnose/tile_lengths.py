@@ -18,6 +18,8 @@ _AFTER_TILE = ("reshape", "view", "broadcast_to")
 """Functions of a tile, or its methods, whose other arguments are a shape."""
 _BLOCK_SHAPE = {"make_block_ptr": 4, "make_tensor_descriptor": 3, "_experimental_make_tensor_descriptor": 3}
 """Functions with a block shape -> its place."""
+_PROGRAM, _RANGE = "program_id", "arange"
+"""Functions of which a number of the CTA, or of each element of a tile, is computed."""
 _STEP = 2
 """The place of a range's step. It is as long as the tile with which the loop steps, whoever made the tile."""
 _OF_DESCRIPTOR = ("load", "store", "gather", "scatter", "atomic_add")
@@ -33,11 +35,12 @@ class TileLengths:
     """Parameters of a function, by name.
 
     lengths: of tiles. steps: those of them with which it goes from tile to tile, from CTA to CTA or in a loop. A tile
-    of another length has to hold all that there is.
+    of another length has to hold all that there is. of_ctas: the steps from CTA to CTA.
     """
 
     lengths: frozenset[str]
     steps: frozenset[str]
+    of_ctas: frozenset[str] = frozenset()
 
 
 def tile_lengths(frame: Frame) -> TileLengths | None:
@@ -75,6 +78,12 @@ def _of_function(function: _Definition, functions: _Functions, callers: tuple[st
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     products = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
     lengths = [one for call in calls for one in _shapes(call)]
+    of_ctas = [
+        factor
+        for product in products
+        for factor, number in ((product.left, product.right), (product.right, product.left))
+        if number not in products and _closure([number], computed) & {_PROGRAM, _RANGE} == {_PROGRAM}
+    ]
     steps = [*products, *(one for call in calls for one in _steps(call))]
     for call in calls:
         if isinstance(call.func, ast.Name) and call.func.id in functions and call.func.id not in callers:
@@ -82,13 +91,18 @@ def _of_function(function: _Definition, functions: _Functions, callers: tuple[st
                 inside = _of_function(called, functions, (*callers, function.name))
                 lengths += _passed(call, called, inside.lengths)
                 steps += _passed(call, called, inside.steps)
+                of_ctas += _passed(call, called, inside.of_ctas)
         elif _is_unknown(call, functions, {*parameters, *computed}):
             passed = [*call.args, *(one.value for one in call.keywords)]
             numbers = [one for one in passed if not _names(one) & computed.keys()]
             lengths += numbers
             steps += numbers
     found = _closure(lengths, computed) & parameters
-    return TileLengths(frozenset(found), frozenset(found & _closure(steps, computed)))
+    return TileLengths(
+        frozenset(found),
+        frozenset(found & _closure(steps, computed)),
+        frozenset(found & _closure(of_ctas, computed)),
+    )
 
 
 def _closure(expressions: Iterable[ast.expr], computed: Mapping[str, set[str]]) -> set[str]:
@@ -129,6 +143,8 @@ def _names(expression: ast.expr) -> set[str]:
         return {expression.id}
     if isinstance(expression, ast.Attribute):
         return set()
+    if isinstance(expression, ast.Call) and _called(expression) in (_PROGRAM, _RANGE):
+        return {_called(expression)}
     if isinstance(expression, ast.Call):
         each = list(expression.args) if _called(expression) in _ARITHMETIC else []
     else:
@@ -149,7 +165,7 @@ def _shapes(call: ast.Call) -> Iterator[ast.expr]:
     if name in (*_FIRST, *_AFTER_TILE, *_BLOCK_SHAPE):
         keyword = "block_shape" if name in _BLOCK_SHAPE else "shape"
         yield from (one.value for one in call.keywords if one.arg == keyword)
-    if name == "arange":
+    if name == _RANGE:
         yield from call.args
     elif name in _FIRST:
         yield from call.args[:1]
