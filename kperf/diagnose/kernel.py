@@ -668,6 +668,18 @@ def source_line(source: Source) -> str:
     return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
 
 
+def compared_with(op: Operation) -> str:
+    """What a comparison has on its right, as the line of source writes it: `n` of `i < n`; empty if it is not clear."""
+    frame = frame_of(op)
+    try:
+        tree = ast.parse(source_line(source_of(frame))) if frame is not None else ast.Module([], [])
+    except SyntaxError:  # the line is a part of a statement
+        return ""
+    comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    right = {ast.unparse(one.comparators[-1]) for one in comparisons}
+    return right.pop() if len(right) == 1 else ""
+
+
 @cache
 def _lines(file: str) -> tuple[str, ...]:
     try:

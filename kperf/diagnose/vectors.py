@@ -20,7 +20,17 @@ from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
 Cause = Literal[
-    "mask", "loaded mask", "alignment", "offset", "program", "quotient", "memory", "remainder", "stride", "descriptor"
+    "mask",
+    "divided mask",
+    "loaded mask",
+    "alignment",
+    "offset",
+    "program",
+    "quotient",
+    "memory",
+    "remainder",
+    "stride",
+    "descriptor",
 ]
 
 FROM_MEMORY = (
@@ -177,7 +187,7 @@ def findings(
         why, advice = hidden.reason if hidden is not None else reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
         small = _share(kernel, alike) * _PART < 1
-        declared = worst.cause not in ("stride", "quotient", "program")
+        declared = worst.cause not in ("stride", "quotient", "divided mask", "program")
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
@@ -302,6 +312,8 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
         return None
     if offset_of_rows(access):
         return None if is_window(kernel, access) else _of_unaligned(kernel, access)
+    if divided := frozenset[str]().union(*(limit.arguments for _, limit in quotients_at_end(kernel, access))):
+        return "divided mask", tuple(sorted(divided))
     if of_mask := _not_divisible(kernel, _limits(kernel, access)):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -414,9 +426,22 @@ def narrowed_by(kernel: Kernel, name: str) -> bool:
     )
 
 
+def quotients_at_end(kernel: Kernel, access: Access) -> list[tuple[Operation, Value]]:
+    """The comparisons with which a mask ends, along the contiguous dimension, at a quotient of arguments, and that."""
+    return [
+        (op, limit)
+        for op, limit in _ends(kernel, access)
+        if limit.arguments and any(one.name in _QUOTIENTS for one in kernel.values.sources(op, 1))
+    ]
+
+
 def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
     """Arguments at which a mask ends along the contiguous dimension."""
-    found: set[str] = set()
+    return frozenset[str]().union(*(limit.arguments for _, limit in _ends(kernel, access)))
+
+
+def _ends(kernel: Kernel, access: Access) -> Iterator[tuple[Operation, Value]]:
+    """The comparisons of a mask that end it along the contiguous dimension, and at what."""
     todo = [kernel.values.maker(access.operation, mask_place(access.operation))]
     while todo:
         op = todo.pop()
@@ -427,8 +452,7 @@ def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
         elif op.name == "arith.cmpi":
             index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
             if index is not None and limit is not None and _side_by_side(index):
-                found |= limit.arguments
-    return frozenset(found)
+                yield op, limit
 
 
 def _possible(kernel: Kernel, access: Access) -> int:
