@@ -7,7 +7,7 @@ from kperf.diagnose import inputs
 from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.locations import Frame
 
-SOURCE = '''
+SOURCE = """
 from elsewhere import helper, ramp
 
 @triton.jit
@@ -53,7 +53,7 @@ def elsewhere(x, COUNT: tl.constexpr, SEEN: tl.constexpr, B: tl.constexpr):
 def shaped(x, SCALE: tl.constexpr, B: tl.constexpr):
     tile = tl.load(x + tl.program_id(0) * SCALE + tl.arange(0, B))
     tl.store(x, tl.where(tile > 0, tile, tl.full(tile.shape, 0, tile.dtype)))
-'''
+"""
 
 
 @pytest.mark.parametrize(
