@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from kperf.diagnose.chains import is_chase
 from kperf.diagnose.comparisons import axis_of
-from kperf.diagnose.kernel import LEAST_TILE, LOADS, LOOPS, MMAS, OPTIONS, STORES, Kernel, frame_of, inside
+from kperf.diagnose.kernel import LEAST_TILE, LOADS, LOOPS, MMAS, OPTIONS, STORES, Kernel, frame_of, inside, own
 from kperf.diagnose.loops import is_recurrence
 from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles, moved_bytes
 from kperf.ir.layouts import tensor_types
@@ -59,10 +59,9 @@ def _is_split(kernel: Kernel, loop: Operation, times: int) -> bool:
     A sum that the loop itself scans, or stores, is that of all iterations before.
     """
     count = kernel.iterations(loop)
-    around = [loop, *(one for one in inside(loop) if one.name in LOOPS)]
     if loop.name != "scf.for" or (count is not None and count < times):
         return False
-    if any(is_chase(one) or is_recurrence(one) for one in around) or any(op.name == "tt.scan" for op in inside(loop)):
+    if is_chase(loop) or is_recurrence(loop) or any(op.name == "tt.scan" for op in own(loop)):
         return False
     return _work(kernel, inside(loop)) >= _MOST_WORK * _work(kernel, kernel.operations)
 
@@ -114,9 +113,10 @@ def _smaller(kernel: Kernel, times: int) -> dict[str, int]:
         for name, value in kernel.configuration.items()
         if name in used.of_ctas and value > least and value not in whole - others
     }
+    elements = max((access.tensor.size for access in kernel.accesses), default=0)
     smaller, left = dict(tiles), math.ceil(math.log2(times))
-    while left > 0 and any(value > least for value in smaller.values()):
+    while left > 0 and any(value > least for value in smaller.values()) and elements > kernel.arch.warp_size:
         longest = max(smaller, key=lambda name: smaller[name])
         smaller[longest] //= 2
-        left -= 1
+        left, elements = left - 1, elements // 2
     return {name: value for name, value in smaller.items() if value < tiles[name]} if left == 0 else {}

@@ -20,6 +20,8 @@ _BLOCK_SHAPE = {"make_block_ptr": 4, "make_tensor_descriptor": 3, "_experimental
 """Functions with a block shape -> its place."""
 _PROGRAM, _RANGE = "program_id", "arange"
 """Functions of which a number of the CTA, or of each element of a tile, is computed."""
+_OF_ROWS = frozenset((_RANGE, "load"))
+"""Functions of which numbers of rows are computed: what multiplies these is the length of a row, and no step."""
 _STEP = 2
 """The place of a range's step. It is as long as the tile with which the loop steps, whoever made the tile."""
 _OF_DESCRIPTOR = ("load", "store", "gather", "scatter", "atomic_add")
@@ -78,13 +80,15 @@ def _of_function(function: _Definition, functions: _Functions, callers: tuple[st
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     products = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
     lengths = [one for call in calls for one in _shapes(call)]
-    of_ctas = [
-        factor
+    factors = [
+        (factor, number, _closure([number], computed) & {_PROGRAM, *_OF_ROWS})
         for product in products
         for factor, number in ((product.left, product.right), (product.right, product.left))
-        if number not in products and _closure([number], computed) & {_PROGRAM, _RANGE} == {_PROGRAM}
     ]
-    steps = [*products, *(one for call in calls for one in _steps(call))]
+    of_ctas = [factor for factor, number, made in factors if made == {_PROGRAM} and number not in products]
+    strides = _closure((factor for factor, _, made in factors if made & _OF_ROWS), computed)
+    steps = [factor for factor, number, made in factors if not made & _OF_ROWS and number not in products]
+    steps += [one for call in calls for one in _steps(call)]
     for call in calls:
         if isinstance(call.func, ast.Name) and call.func.id in functions and call.func.id not in callers:
             for called in functions[call.func.id]:
@@ -100,8 +104,8 @@ def _of_function(function: _Definition, functions: _Functions, callers: tuple[st
     found = _closure(lengths, computed) & parameters
     return TileLengths(
         frozenset(found),
-        frozenset(found & _closure(steps, computed)),
-        frozenset(found & _closure(of_ctas, computed)),
+        frozenset(found & _closure(steps, computed) - strides),
+        frozenset(found & _closure(of_ctas, computed) - strides),
     )
 
 
@@ -143,7 +147,7 @@ def _names(expression: ast.expr) -> set[str]:
         return {expression.id}
     if isinstance(expression, ast.Attribute):
         return set()
-    if isinstance(expression, ast.Call) and _called(expression) in (_PROGRAM, _RANGE):
+    if isinstance(expression, ast.Call) and _called(expression) in (_PROGRAM, *_OF_ROWS):
         return {_called(expression)}
     if isinstance(expression, ast.Call):
         each = list(expression.args) if _called(expression) in _ARITHMETIC else []

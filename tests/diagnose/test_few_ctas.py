@@ -248,7 +248,7 @@ GENERAL = "use smaller tiles, or let several CTAs share one sum (split-K)"
         ("normed[(16,)](x, y, 8192)", f"9 times as many CTAs: {GENERAL}"),  # a row is as long as it is
         ("for i in range(8):\n    twice[(16,)](x[i << 17:], y[i << 17:], 8192)",
          "9 times as many CTAs: use smaller tiles: B=512; or do the work of several launches in one"),
-        ("walked[(16,)](ends, ends, 256, 128)", "9 times as many CTAs: use smaller tiles: B=8"),
+        ("walked[(16,)](ends, ends, 256, 128)", f"9 times as many CTAs: {GENERAL}"),
     ],
     ids=["a sum", "a short sum", "a scan", "parts of a sum", "one part", "sums in memory", "elements", "a row",
          "launches", "a walk"],

@@ -26,6 +26,12 @@ def gemm(a, b, c, K, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK
         p, q = tl.advance(p, (0, BK)), tl.advance(q, (BK, 0))
 
 @triton.jit
+def cached(x, y, which, N, ROWS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr):
+    rows, d, h = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, HEAD)
+    tile = tl.load(x + tl.program_id(1) * N * D + rows[:, None] * D + d[None, :])
+    tl.store(y + tl.load(which + tl.program_id(0)) * HEAD + tl.program_id(1) * HEAD + h, tl.sum(tile))
+
+@triton.jit
 def halves(x, HEADS: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr):
     half: tl.constexpr = D // 2 if WIDE else D
     tile = tl.zeros((HEADS, half), tl.float32).reshape(HEADS * half)
@@ -61,6 +67,7 @@ def shaped(x, SCALE: tl.constexpr, B: tl.constexpr):
     [
         ("row", "", "", "BLOCK"),  # it holds the whole row
         ("gemm", "BM BN", "BK", ""),
+        ("cached", "ROWS", "", "D HEAD"),  # the lengths of rows
         ("halves", "HEADS", "D", ""),
         ("outer", "", "B", ""),
         ("by_descriptor", "ROWS", "STEP", ""),
