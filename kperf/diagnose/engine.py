@@ -47,7 +47,8 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     most = math.inf
     for one in dynamic_rules():
         of_launches = [_found_by(one, timeline, skipped) for timeline in mine]
-        for measured in itertools.chain(*of_launches):
+        for finding in itertools.chain(*of_launches):
+            measured = one.of_kernel(finding, kernel) if one.of_kernel is not None else finding
             found = _with_measured(found, _raising(measured, one.raises, kernel), one.explained_by, kernel)
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))

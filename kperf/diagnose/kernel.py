@@ -18,6 +18,7 @@ from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import Handover, History
 from kperf.diagnose.operators import Pass
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
+from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.compile import Compiled, Resources, ptxas_says
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
 from kperf.ir.levels import Line, read_levels
@@ -524,11 +525,11 @@ class Kernel:
         tunings = self.history.tunings if self.history is not None else ()
         return f"put {written} into its triton.Config" if self.tuned or tunings else f"launch with {written}"
 
-    def warps_advice(self) -> str:
-        """Twice as many warps as far as a CTA may have them, or half the tile."""
+    def warps_advice(self, lengths: Iterable[int] = ()) -> str:
+        """Twice as many warps as far as a CTA may have them, or half the tile of these lengths."""
         if self.num_warps * 2 > MOST_WARPS:
-            return "halve the tile"
-        return f"{self.with_option(f'num_warps={self.num_warps * 2}')}, or halve the tile"
+            return self.halved(lengths)
+        return f"{self.with_option(f'num_warps={self.num_warps * 2}')}, or {self.halved(lengths)}"
 
     def more_warps(self) -> list[dict[str, int]]:
         """Candidates: twice and four times as many warps, as far as a CTA may have them."""
@@ -553,19 +554,37 @@ class Kernel:
             {"num_warps": number} for number in warps if fewest <= number != self.num_warps
         ]
 
-    def scaled(self, lengths: Iterable[int], factor: float) -> list[dict[str, int]]:
+    def scaled(self, lengths: Iterable[int], factor: float, *, whole: bool = False) -> list[dict[str, int]]:
         """Candidates: each constexpr that is one of these lengths of a tile, `factor` times as long, and all of them.
 
-        Empty where no constexpr has this value.
+        Empty where no constexpr has this value. Where the source is known, those with which it goes from tile to tile;
+        whole: also lengths of tiles that hold all that there is, for which half a tile is too short.
         """
-        wanted = set(lengths)
+        wanted, used = set(lengths), self.tile_lengths
         tiles = {
             name: int(value * factor)
             for name, value in self.configuration.items()
             if name not in OPTIONS and value in wanted and int(value * factor) >= LEAST_TILE
+            if used is None or name in (used.lengths if whole else used.steps)
         }
         single = [{name: value} for name, value in tiles.items()]
         return [*single, tiles] if len(single) > 1 else single
+
+    @cached_property
+    def tile_lengths(self) -> TileLengths | None:
+        """Which of its constants are lengths of tiles; None where its source cannot be read."""
+        frame = frame_of(self.module.function)
+        return tile_lengths(frame) if frame is not None else None
+
+    def halved(self, lengths: Iterable[int]) -> str:
+        """Half of a tile of these lengths, in words, with the constexprs that have them."""
+        return f"halve the tile{named(self.scaled(lengths, 0.5), before=': ')}"
+
+
+def named(candidates: Sequence[Mapping[str, int]], before: str = "", otherwise: str = "") -> str:
+    """Candidates of one constexpr each in words, as they are written, behind `before`; without any `otherwise`."""
+    words = [f"{name}={value}" for one in candidates if len(one) == 1 for name, value in one.items()]
+    return before + " or ".join(words) if words else otherwise
 
 
 def mask_place(op: Operation) -> int:
@@ -674,6 +693,18 @@ def source_line(source: Source) -> str:
     """The text of a line of source; empty if it cannot be read."""
     lines = _lines(source.file)
     return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+
+
+def compared_with(op: Operation) -> str:
+    """What a comparison has on its right, as the line of source writes it: `n` of `i < n`; empty if it is not clear."""
+    frame = frame_of(op)
+    try:
+        tree = ast.parse(source_line(source_of(frame))) if frame is not None else ast.Module([], [])
+    except SyntaxError:  # the line is a part of a statement
+        return ""
+    comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    right = {ast.unparse(one.comparators[-1]) for one in comparisons}
+    return right.pop() if len(right) == 1 else ""
 
 
 @cache

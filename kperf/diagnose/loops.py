@@ -249,6 +249,13 @@ def intensity(kernel: Kernel, operations: Iterable[Operation]) -> tuple[float, f
     return sum(2 * m * n * k for (m, n, k), _ in mmas) / loaded, wanted
 
 
+def depths_of_sums(loop: Operation) -> list[int]:
+    """Of the products that a loop sums up: their depth is the tile's length along the dimension of the loop."""
+    sums = {begin for begin, _ in carried(loop)}
+    summed = (op for op in own(loop) if op.name in MMAS and op.operands[2].partition("#")[0] in sums)
+    return [shape[2] for op in summed if (shape := mma_shape(op)) is not None]
+
+
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:
     """Of each copy into shared memory in a loop: the copy, how many buffers it fills in turn, and bytes of one.
 

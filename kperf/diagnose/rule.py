@@ -53,7 +53,8 @@ class DynamicRule:
 
     explained_by: static rules whose finding at the same line names the cause of what is measured there. is_bound: its
     finding's estimate, where it has one, is the most that any other one's advice can give for that launch. raises:
-    the compile option that its advice raises, so that no candidate has fewer of it than the kernel.
+    the compile option that its advice raises, so that no candidate has fewer of it than the kernel. of_kernel: what the
+    code of the kernel adds to a finding, such as what its line computes.
     """
 
     id: str
@@ -62,6 +63,7 @@ class DynamicRule:
     explained_by: tuple[str, ...] = ()
     is_bound: bool = False
     raises: str = ""
+    of_kernel: Callable[[Finding, Kernel], Finding] | None = None
 
 
 def _modules() -> list[str]:

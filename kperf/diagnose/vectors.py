@@ -21,6 +21,7 @@ from kperf.trace.analyze.finding import Finding
 
 Cause = Literal[
     "mask",
+    "divided mask",
     "loaded mask",
     "loaded limit",
     "alignment",
@@ -215,7 +216,8 @@ def split_by_mask(kernel: Kernel, access: Access) -> tuple[str, str] | None:
     """As `FROM_MEMORY`, of a mask that alone makes a thread load single elements of aligned rows; None of others."""
     if access.value.scattered or access.contiguous is None or offset_of_rows(access) or wrapped_by(kernel, access):
         return None
-    if (cause := of_mask(kernel, access)) is None:
+    cause = of_mask(kernel, access)
+    if cause is None or cause[0] not in OF_MASKS:
         return None
     return OF_MASKS[cause[0]](Vector(access, access.tensor.bytes, _possible(kernel, access), *cause, frozenset()))
 
@@ -248,7 +250,7 @@ def findings(
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
         share = _share(kernel, alike)
         gain, most = gain_of_wider(worst.machine_bytes, worst.possible_bytes, share)
-        declared = worst.cause not in ("stride", "quotient", "program", "loaded limit")
+        declared = worst.cause not in ("stride", "quotient", "divided mask", "program", "loaded limit")
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
@@ -391,6 +393,8 @@ def _of_layout(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] 
 
 def of_mask(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
     """As `_in_the_way`, of the mask of rows that begin at multiples of 16 bytes."""
+    if divided := frozenset[str]().union(*(limit.arguments for _, limit in quotients_at_end(kernel, access))):
+        return "divided mask", tuple(sorted(divided))
     limits = _limits_of(kernel, access)
     arguments = frozenset[str]().union(*(limit.arguments for limit, _ in limits))
     if unknown := _not_divisible(kernel, arguments):
@@ -515,14 +519,31 @@ def narrowed_by(kernel: Kernel, name: str) -> bool:
     )
 
 
+def quotients_at_end(kernel: Kernel, access: Access) -> list[tuple[Operation, Value]]:
+    """The comparisons with which a mask ends, along the contiguous dimension, at a quotient of arguments, and that."""
+    return [
+        (op, limit)
+        for op, limit in _ends(kernel, access)
+        if limit.arguments and any(one.name in _QUOTIENTS for one in kernel.values.sources(op, 1))
+    ]
+
+
 def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
     """Arguments at which a mask ends along the contiguous dimension."""
-    return frozenset[str]().union(*(limit.arguments for limit, _ in _limits_of(kernel, access)))
+    return frozenset[str]().union(*(limit.arguments for _, limit in _ends(kernel, access)))
 
 
 def _limits_of(kernel: Kernel, access: Access) -> list[tuple[Value, list[str]]]:
     """The numbers at which a mask ends along the contiguous dimension, each with the names of what is loaded for it."""
     found: list[tuple[Value, list[str]]] = []
+    for op, limit in _ends(kernel, access):
+        loads = (one for one in kernel.values.sources(op, 1, until=LOADS) if one.name in LOADS)
+        found.append((limit, [_variable(one) for one in loads if not tensor_types(one.rest)]))
+    return found
+
+
+def _ends(kernel: Kernel, access: Access) -> Iterator[tuple[Operation, Value]]:
+    """The comparisons of a mask that end it along the contiguous dimension, and at what."""
     todo = [kernel.values.maker(access.operation, mask_place(access.operation))]
     while todo:
         op = todo.pop()
@@ -533,9 +554,7 @@ def _limits_of(kernel: Kernel, access: Access) -> list[tuple[Value, list[str]]]:
         elif op.name == "arith.cmpi":
             index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
             if index is not None and limit is not None and _runs_along(op, index, access.contiguous):
-                loads = (one for one in kernel.values.sources(op, 1, until=LOADS) if one.name in LOADS)
-                found.append((limit, [_variable(one) for one in loads if not tensor_types(one.rest)]))
-    return found
+                yield op, limit
 
 
 def _variable(op: Operation) -> str:

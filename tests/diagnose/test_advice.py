@@ -160,7 +160,7 @@ def test_a_reduction_costs_a_larger_share_where_memory_is_faster():
 def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide
-    assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("low", "halve the tile")
+    assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("low", "halve the tile: BLOCK=16384")
     assert (
         "the kernel's largest value takes 32 registers of each thread" in wide["register-spills"].message
     )  # as it is computed with
@@ -515,7 +515,7 @@ def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
         (128, 128, 64, [3, 4, 2], "launch with num_stages=3 (or 4)"),
         (128, 128, 128, [3, 2], "launch with num_stages=3"),
         (128, 256, 128, [2], "launch with num_stages=2"),
-        (256, 256, 128, [], "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more"),
+        (256, 256, 128, [], "use smaller tiles: BM=128 or BN=128 or BK=64, and then num_stages=3 (or 2): two stages"),
     ],
 )
 def test_as_many_stages_are_advised_as_fit_into_shared_memory(tmp_path, rows, columns, depth, stages, advice):

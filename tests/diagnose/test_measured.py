@@ -336,6 +336,46 @@ def test_a_cause_that_is_known_at_the_line_has_the_samples_as_evidence(name, rul
     assert "instruction-bound" not in findings
 
 
+DIVIDED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def placed(x, y, n, width, height, scale, W: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = (at // width) % height
+    column = at % W
+    place = (row.to(tl.float32) * scale).to(tl.int32) * width + column
+    y_at = tl.exp(tl.sin(tl.exp(tl.load(x + place, mask=at < n).to(tl.float32))))
+    tl.store(y + at, y_at, mask=at < n)
+
+x = torch.empty(1 << 24, device="cuda")
+y = torch.empty_like(x)
+placed[(1 << 14,)](x, y, 1 << 24, 1000, 1000, 0.5, 4096, 1024)
+"""
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(
+    ("line", "divisions"),
+    [("row = ", 2), ("column = ", 0), ("y_at = ", 0)],
+    ids=["by arguments", "by a constant", "none"],
+)
+def test_a_line_of_divisions_that_bounds_a_launch_is_told_how_to_have_fewer(tmp_path, line, divisions):
+    path = tmp_path / "placed.py"
+    path.write_text(DIVIDED)
+    (kernel,) = inputs.read(str(path), (), SM_90A)
+    number = next(at for at, text in enumerate(DIVIDED.splitlines(), 1) if line in text)
+    timeline = sampled(390, file=str(path), line=number)
+    bare = found(timeline)["instruction-bound"]
+    (rule,) = (one for one in dynamic_rules() if one.id == "instruction-bound")
+    finding = rule.of_kernel(bare, kernel)
+    assert finding.evidence.get("divisions", 0) == divisions
+    words = "2 integer divisions and remainders by a number known only at run time"
+    assert (words in finding.message) == bool(divisions)
+    assert finding.advice.startswith("give what the divisions compute" if divisions else "compute this line with fewer")
+    assert ("or make the divisors tl.constexpr" in finding.advice) == bool(divisions)
+
+
 def test_memory_does_not_bound_what_issues_instructions():
     """By samples, or by what the iterations of a launch compute."""
     kernel, *_ = inputs.read(str(KERNELS / "clean/sign_pack.py"), (), SM_90A)

@@ -280,5 +280,5 @@ def test_stages_are_no_cause_of_shared_memory_that_no_loop_fills(tmp_path):
     full = replace(kernel, resources=replace(kernel.resources, shared_bytes=120 * 1024))  # one CTA on an SM
     finding = found(full)["low-occupancy"]
     assert "because of its shared memory" in finding.message
-    assert finding.advice == "use a smaller tile"
+    assert finding.advice == "use a smaller tile: BLOCK=64"
     assert not any("num_stages" in candidate for candidate in finding.candidates)

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, own
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, named, own
 from kperf.diagnose.loops import (
     INTO_REGISTERS,
     UNPIPELINED,
+    depths_of_sums,
     index_load,
     loaded_bytes,
     loop_line,
@@ -60,7 +61,7 @@ _STAGES = "num_stages={}"
 _LIKELY, _MOST_LIKELY = 1.8, 3.0
 """Speed-up of a loop whose loads are pipelined."""
 _HALVED = (
-    "halve the tile along the dimension of the loop, and then take num_stages=2, which needs no more shared memory; "
+    "halve the tile along the dimension of the loop{}, and then take num_stages=2, which needs no more shared memory; "
     "with 2 stages of these tiles only one CTA fits on an SM, and no other CTA can work while it waits"
 )
 _ESTIMATES = {2: (1.1, 0.7, 1.8), 3: (1.2, 0.7, 1.8)}
@@ -70,8 +71,8 @@ _UNROLLED = 1.5
 """Speed-up of an unrolled loop of 24 steps as a range, with one CTA on an SM: 1.51 x on an H200. Where 128 registers
 left room for a second CTA, the unrolled loop was 1.26 times as fast as with one."""
 _TOO_LARGE = (
-    "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA may "
-    "have"
+    "use smaller tiles{}, and then num_stages=3 (or 2): two stages of these tiles need more shared memory than a CTA "
+    "may have"
 )
 _OF_A_BRANCH = (
     "its index comes out of a branch in the loop (flatten=True makes one), behind which the compiler does not know "
@@ -120,7 +121,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 fitting = _fitting(kernel, _stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
                 why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel, fitting))
                 if not fitting and why in map(_STAGES.format, UNPIPELINED):
-                    advice = _TOO_LARGE
+                    advice = _TOO_LARGE.format(
+                        _halves(kernel, [length for tensor in tensor_types(op.rest) for length in tensor.shape])
+                    )
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
                 gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
@@ -136,7 +139,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
-                    else _HALVED
+                    else _HALVED.format(_halves(kernel, depths_of_sums(loop)))
                     if alone == 2
                     else advice + (_ALONE.format(alone) if alone else ""),
                     {
@@ -155,6 +158,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
 
 
+def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
+    """The constexprs that are lengths of a tile, with half of their values, in words."""
+    return named(kernel.scaled(lengths, 0.5), before=": ")
+
+
 def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
     """Of the loads of a loop that was unrolled before it was compiled, unless other CTAs of the SM work meanwhile."""
     gain = steps.gain(kernel, _resident(kernel))
@@ -171,7 +179,7 @@ def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
             "the loop, and the compiler pipelines nothing but loops",
             f"write tl.range(..., num_stages={_wanted(kernel, fitting)}) in place of tl.static_range"
             if fitting
-            else "write tl.range in place of tl.static_range, with " + _TOO_LARGE.removeprefix("use "),
+            else "write tl.range in place of tl.static_range, with " + _TOO_LARGE.format("").removeprefix("use "),
             {"steps": len(steps.mmas), "stage_bytes": steps.stage_bytes},
             confidence="medium",
             estimate=(min(gain, _UNROLLED), 1.0, max(gain, _UNROLLED)),

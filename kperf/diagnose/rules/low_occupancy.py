@@ -1,11 +1,11 @@
 """Registers, shared memory or a grid that leave few warps on an SM, in a kernel that waits for memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, own, source_of
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, named, own, source_of
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
@@ -52,7 +52,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         elif warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
             issued = max((issue_cycles(kernel, loop) for loop in kernel.main_loops), default=0.0)
             hidden = issued >= MEMORY_LATENCY_CYCLES
-            advice, changes = _by_resource(kernel, resource)
+            lengths = value.tensor.shape if value is not None else ()
+            advice, changes = _by_resource(kernel, resource, lengths)
             yield kernel.finding(
                 RULE.id,
                 where,
@@ -67,7 +68,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 advice,
                 evidence | {"bytes_in_flight": asked, "issue_cycles": issued},
                 estimate=(1.05, 0.9, 1.3) if hidden else (1.4, 1.0, 2.0),
-                candidates=[*changes, *kernel.scaled(value.tensor.shape if value is not None else (), 0.5)],
+                candidates=[*changes, *kernel.scaled(lengths, 0.5)],
             )
         return
     if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
@@ -90,14 +91,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int]]]:
+def _by_resource(kernel: Kernel, resource: str, lengths: Sequence[int]) -> tuple[str, list[dict[str, int]]]:
     """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
     if resource != "registers":
         staged = any(buffers(kernel, loop) for loop in kernel.main_loops)  # else conversions of layouts fill it
-        return ("use fewer stages or a smaller tile", _fewer_stages(kernel)) if staged else ("use a smaller tile", [])
+        smaller = f"a smaller tile{named(kernel.scaled(lengths, 0.5), before=': ')}"
+        return (f"use fewer stages or {smaller}", _fewer_stages(kernel)) if staged else (f"use {smaller}", [])
     if warps_repeat_work(kernel):
-        return "halve the tile", []
-    return kernel.warps_advice(), kernel.more_warps()
+        return kernel.halved(lengths), []
+    return kernel.warps_advice(lengths), kernel.more_warps()
 
 
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:

@@ -58,7 +58,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     most = _most_registers(kernel)
     limit = kernel.configuration.get("maxnreg", most)
     few = limit < most or kernel.resources.registers <= most * _FEW
-    advice = "halve the tile" if repeated else kernel.warps_advice()
+    lengths = value.tensor.shape if value is not None else ()
+    advice = kernel.halved(lengths) if repeated else kernel.warps_advice(lengths)
     if few:
         by = f"maxnreg={limit} leaves" if limit < most else "ptxas gave"
         advice = (
@@ -82,7 +83,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         candidates=[
             *([{"maxnreg": most}] if few else []),
             *([] if first or repeated else kernel.more_warps()),
-            *kernel.scaled(value.tensor.shape if value is not None else (), 0.5),
+            *kernel.scaled(lengths, 0.5),
         ],
     )
 
