@@ -16,6 +16,10 @@ from kperf.ir.ttgir import Module, Operation
 
 _MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
 """Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
+_OF_ROW = 16
+"""Elements of a thread: two accesses of 16 bytes of bfloat16."""
+_LEAST = 4
+"""Warps of a CTA with a row: one for each scheduler."""
 _SCHEDULERS = OTHERS_A_CYCLE
 """Of an SM: each issues one instruction a cycle."""
 
@@ -53,6 +57,12 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     if more is None or kernel.code is None:
         return False
     return issue_slots(compiler.machine_code(more), warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
+
+
+def warps_of_row(kernel: Kernel, elements: int) -> int:
+    """As many warps as leave each thread `_OF_ROW` elements of a row, or more where a CTA has no more warps."""
+    each = max(elements // (kernel.arch.warp_size * _OF_ROW), 1)
+    return min(MOST_WARPS, max(_LEAST, 1 << each.bit_length() - 1))
 
 
 def with_warps(kernel: Kernel, warps: int) -> Kernel | None:

@@ -7,12 +7,11 @@ from kperf.diagnose.occupancy import bytes_at_once, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import spills
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW, SM_BYTES_IN_FLIGHT
+from kperf.diagnose.warps import warps_of_row
 from kperf.trace.analyze.finding import Finding, Level
 
 _WIDE = 32
 """Elements of a thread that one warp, which has its SM's attention a quarter of the time, needs not be given."""
-_WANTED = 16
-"""Elements of a thread after the advice: two accesses of 16 bytes of bfloat16."""
 _REGISTER_BYTES = 4
 """With as many bytes spilled as its elements take, a thread has the row in memory and not in registers."""
 
@@ -28,7 +27,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     each = widest.tensor.size // (kernel.threads)
     if each < ELEMENTS_OF_THREAD and not (kernel.num_warps < LEAST_WARPS_OF_ROW and each >= _WIDE):
         return
-    wanted = min(32, max(4, 1 << (widest.tensor.size // (32 * _WANTED)).bit_length() - 1))
+    wanted = warps_of_row(kernel, widest.tensor.size)
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
     much = each >= ELEMENTS_OF_THREAD and (kernel.num_warps < LEAST_WARPS_OF_ROW or spilled >= _REGISTER_BYTES * each)
     asked = bytes_at_once(kernel) * ctas(kernel) if kernel.resources is not None else 0
