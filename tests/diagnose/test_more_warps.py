@@ -116,11 +116,104 @@ def test_an_iteration_of_many_instructions_needs_no_more_stages(name, severity):
     assert found(kernel_of(name))["too-few-stages"].severity == severity
 
 
-def test_exposed_loads_try_more_stages_alone():
-    timeline = recorded("gemm_2_stages")
-    kernel = replace(kernel_of("planted/two_stages"), name=timeline.kernel)
+@pytest.mark.parametrize(
+    ("name", "shared_bytes", "advice", "stages"),
+    [
+        ("planted/two_stages", 65536, "launch with num_stages=3: one more stage takes 32768 bytes of shared", [3]),
+        (
+            "planted/two_stages",
+            16384,
+            "launch with num_stages=3: one more stage takes 32768 bytes of shared",
+            [3, 4, 5],
+        ),
+        (
+            "planted/two_stages",
+            98304,
+            "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM): one ",
+            [],
+        ),
+        (
+            "planted/two_stages",
+            204800,
+            "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM): one ",
+            [],
+        ),
+        (
+            "planted/stages_fill_memory",
+            None,
+            "launch with num_stages=3, which leaves room for one more CTA on an SM",
+            [3],
+        ),
+        (
+            "planted/while_loop",
+            None,
+            "first let the compiler pipeline the tiles that the loop loads (loads-not-pipe",
+            [],
+        ),
+    ],
+)
+def test_exposed_loads_name_the_stages_that_cost_no_cta(name, shared_bytes, advice, stages):
+    """Two CTAs of planted/two_stages fit by their registers."""
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of(name)
+    if shared_bytes is not None:
+        kernel = replace(kernel, resources=replace(kernel.resources, shared_bytes=shared_bytes))
+    kernel = replace(kernel, name=timeline.kernel)
     (finding,) = (one for one in diagnose(kernel, [timeline]).findings if one.id == "exposed-loads")
-    assert [one["num_stages"] for one in finding.candidates] == [3, 4, 5]
+    assert finding.advice.startswith(advice)
+    assert [one["num_stages"] for one in finding.candidates] == stages
+
+
+@pytest.mark.parametrize(
+    ("shared_bytes", "words"), [(98304, "1 CTA fits on an SM in place of 2"), (204800, "no CTA fits")]
+)
+def test_a_stage_that_costs_a_cta_is_not_advised(shared_bytes, words):
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of("planted/two_stages")
+    full = replace(kernel, name=timeline.kernel, resources=replace(kernel.resources, shared_bytes=shared_bytes))
+    (finding,) = (one for one in diagnose(full, [timeline]).findings if one.id == "exposed-loads")
+    assert finding.advice.endswith(f"takes 32768 bytes of shared memory, with which {words}")
+
+
+BRANCHED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def branched(a, b, c, K, D: tl.constexpr, B: tl.constexpr):
+    i, d = tl.arange(0, B), tl.arange(0, D)
+    left = tl.load(a + tl.program_id(0) * B * D + i[:, None] * D + d[None, :])
+    acc = tl.zeros((B, D), tl.float32)
+    for k in range(0, K, B):
+        if k % 3 != tl.program_id(0) % 3:
+            right = tl.load(b + (k + i)[:, None] * D + d[None, :])
+            score = tl.dot(left, right.T).to(tl.bfloat16)
+            acc = tl.dot(score, tl.load(c + (k + i)[:, None] * D + d[None, :]), acc)
+    tl.store(a + tl.program_id(0) * B * D + i[:, None] * D + d[None, :], acc.to(tl.bfloat16))
+
+a, b, c = (torch.empty(4096 * 256, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+branched[(4096 // 64,)](a, b, c, 4096, DEPTH, 64, num_warps=4, num_stages=STAGES)
+"""
+
+
+@pytest.mark.parametrize(
+    ("depth", "stages", "option"),
+    [
+        (256, 2, ""),
+        (256, 3, ""),
+        (
+            256,
+            4,
+            ", and launch with num_stages=3: 4 stages of these tiles need 262144 bytes of shared memory, and a CTA",
+        ),
+        (128, 3, ""),
+        (128, 8, ", and launch with num_stages="),
+    ],
+)
+def test_a_loop_that_can_be_pipelined_is_given_the_stages_that_fit(tmp_path, depth, stages, option):
+    script = tmp_path / "branched.py"
+    script.write_text(BRANCHED.replace("DEPTH", str(depth)).replace("STAGES", str(stages)))
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    advice = found(kernel)["loads-not-pipelined"].advice
+    assert advice.startswith(f"load before the branch, with the branch's condition as the mask{option}")
+    assert ("num_stages" in advice) == bool(option)
 
 
 SCALED = """
@@ -199,9 +292,9 @@ def gemm(folder, dtype, depth, options):
     return inputs.read(str(script), (), SM_90A)[0]
 
 
-@pytest.mark.parametrize(("depth", "stages"), [(64, [3]), (32, [3, 4])])
+@pytest.mark.parametrize(("depth", "stages"), [(64, [3]), (32, [3]), (16, [3, 4])])
 def test_no_more_stages_are_advised_than_a_cta_may_have(tmp_path, depth, stages):
-    """Of float32 four stages of 128 x 64 and 64 x 128 are 256 KB, and a CTA may have 227 KB."""
+    """Of float32 four stages of 128 x 64 and 64 x 128 are 256 KB, and a CTA may have 227 KB; of half of it one fits."""
     finding = found(gemm(tmp_path, "float32", depth, "num_warps=8, num_stages=2"))["too-few-stages"]
     assert finding.advice.startswith(f"launch with num_stages={' or '.join(map(str, stages))}: one more stage")
     assert finding.candidates == [{"num_stages": wanted} for wanted in stages]

@@ -7,8 +7,9 @@ from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
-from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
+from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
+from kperf.diagnose.pipelines import for_one_more_cta, pipelines
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
@@ -17,8 +18,6 @@ from kperf.diagnose.thresholds import (
     MEMORY_LATENCY_CYCLES,
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
-    STAGES_WANTED,
-    WARPS_OF_MMAS,
 )
 from kperf.diagnose.warps import issue_cycles, warps_repeat_work
 from kperf.trace.analyze.finding import Finding
@@ -70,8 +69,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 candidates=[*changes, *kernel.scaled(value.tensor.shape if value is not None else (), 0.5)],
             )
         return
-    if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
-        yield from _by_stages(kernel, now, evidence)
+    yield from _by_stages(kernel, now, evidence)
     step = kernel.arch.register_unit // kernel.arch.warp_size  # registers of a thread are given out by as many
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
@@ -127,33 +125,21 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
 
 def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:
     """Of loops that fill more buffers than `STAGES_WANTED`, where fewer leave room for another CTA."""
-    assert kernel.resources is not None
-    for loop in kernel.main_loops:
-        copies = buffers(kernel, loop)
-        depth = min((count for _, count, _ in copies), default=0)
-        stage = sum(size for _, _, size in copies)
-        for fewer in range(depth - 1, STAGES_WANTED - 1, -1):
-            if ctas(kernel, shared_bytes=kernel.resources.shared_bytes - (depth - fewer) * stage) > now:
-                by_launch = kernel.num_stages if launch_gives_stages(kernel, loop) else None
-                stages = (own_stages(kernel, loop) or by_launch or depth) - depth + fewer
-                yield kernel.finding(
-                    RULE.id,
-                    copies[0][0],
-                    "medium",
-                    f"an SM holds only {now * kernel.total_warps} warps of this kernel, because {depth} stages of "
-                    f"{stage} bytes fill its shared memory: while these warps wait, no MMA is issued",
-                    f"{with_stages(kernel, loop, str(stages))}, which leaves room for one more CTA",
-                    evidence | {"stages": depth, "stages_for_one_more": fewer},
-                    confidence="medium",
-                    estimate=(1.2, 1.0, 1.6),
-                    candidates=[{"num_stages": stages}] if launch_gives_stages(kernel, loop) else (),
-                )
-                return
-
-
-def _fills_once(kernel: Kernel, now: int) -> bool:
-    """Whether the launch has no CTA more than fit at once."""
-    return kernel.grid is not None and math.prod(kernel.grid) <= now * H200.sms
+    for loop in pipelines(kernel):
+        if (stages := for_one_more_cta(kernel, loop)) is not None:
+            yield kernel.finding(
+                RULE.id,
+                loop.copy,
+                "medium",
+                f"an SM holds only {now * kernel.total_warps} warps of this kernel, because {loop.depth} stages of "
+                f"{loop.stage_bytes} bytes fill its shared memory: while these warps wait, no MMA is issued",
+                f"{with_stages(kernel, loop.loop, str(stages))}, which leaves room for one more CTA",
+                evidence | {"stages": loop.depth, "stages_for_one_more": loop.depth - loop.stages + stages},
+                confidence="medium",
+                estimate=(1.2, 1.0, 1.6),
+                candidates=[{"num_stages": stages}] if launch_gives_stages(kernel, loop.loop) else (),
+            )
+            return
 
 
 def _fewer_stages(kernel: Kernel) -> list[dict[str, int]]:
