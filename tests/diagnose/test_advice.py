@@ -351,6 +351,42 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
         assert finding.source.line == 9
 
 
+@pytest.mark.parametrize(
+    ("ctas", "occupancy", "contention"),
+    [
+        (132, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
+        (264, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
+        (
+            528,
+            None,
+            "store partial results, and add them in a second kernel: fewer than 4 CTAs an SM do not keep memory",
+        ),
+        (
+            1056,
+            None,
+            "launch 4 CTAs an SM in place of 8, each with more work, which keep memory busy; or store partial",
+        ),
+        (
+            2112,
+            None,
+            "launch 4 CTAs an SM in place of 16, each with more work, which keep memory busy; or store partial",
+        ),
+    ],
+)
+def test_ctas_that_meet_at_atomics_are_as_many_as_keep_memory_busy(tmp_path, ctas, occupancy, contention):
+    """A CTA of 4 warps asks for 16 KB at once. What is advised in one place does not bring another advice in the other."""
+    script = tmp_path / "rows.py"
+    stored = "tl.store(dw + tl.program_id(0) * COLS + cols, total)"
+    script.write_text(
+        ROWS.replace("GRID", str(ctas)).replace("WARPS", "4").replace(stored, "tl.atomic_add(dw + cols, total)")
+    )
+    rows = {one.id: one for one in diagnosis_of(script).findings}
+    assert ("low-occupancy" in rows) == (occupancy is not None)
+    if occupancy is not None:
+        assert rows["low-occupancy"].advice.startswith(occupancy)
+    assert rows["atomic-contention"].advice.startswith(contention)
+
+
 def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
     script = tmp_path / "rows.py"
     text = ROWS.replace("WARPS", "4").replace("4096, num_warps", "8192, num_warps").replace("4096, dev", "8192, dev")

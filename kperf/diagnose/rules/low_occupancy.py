@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
+from kperf.diagnose.atomics import meets_other_ctas
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
-from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
+from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
 from kperf.diagnose.pipelines import for_one_more_cta, pipelines
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
-    LEAST_SM_BYTES,
     MEDIUM_GAIN,
     MEMORY_LATENCY_CYCLES,
     REGISTERS_NEAR,
@@ -104,19 +104,19 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
     load = next((op for loop in loops for op in own(loop) if op.name in LOADS), None)
     if kernel.grid is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms:  # launch-too-small
         return None
-    launched = math.ceil(math.prod(kernel.grid) / H200.sms)
-    gain = now * H200.sms / math.prod(kernel.grid)
-    warps = launched * kernel.total_warps
-    asked = launched * bytes_at_once(kernel)
-    if launched >= now or asked >= (SM_BYTES_IN_FLIGHT if warps < FEW_WARPS_ON_SM else LEAST_SM_BYTES):
+    launched, wanted = launched_ctas(kernel), least_ctas(kernel) if meets_other_ctas(kernel) else now
+    if launched >= least_ctas(kernel):
         return None
+    gain = wanted * H200.sms / math.prod(kernel.grid)
+    warps = launched * kernel.total_warps
     return kernel.finding(
         RULE.id,
         load,
         "medium",
         f"the grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
         "too few warps to hide the latency of memory",
-        f"launch {now} CTAs an SM, each with a smaller share of the iterations",
+        f"launch {wanted} CTAs an SM, each with a smaller share of the iterations"
+        + ": each CTA more adds to the same addresses by atomics" * (wanted < now),
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
         estimate=(min(1.3, gain**0.5), 1.0, gain),
