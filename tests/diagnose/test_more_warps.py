@@ -9,7 +9,7 @@ from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.rules import register_spills
-from kperf.diagnose.spills import Spills
+from kperf.diagnose.spills import Spills, spills
 from kperf.diagnose.warps import warps_repeat_work
 from kperf.ir import compile as compiler
 from tests.diagnose.test_kernels import KERNELS
@@ -61,7 +61,7 @@ def test_more_warps_that_repeat_work_are_known_from_their_machine_code(name, rep
 )
 def test_a_kernel_is_compiled_again_only_where_an_advice_depends_on_it(name, again, compilations):
     """A compilation takes longer than all rules together."""
-    diagnose(kernel_of(name))
+    diagnose(kernel_of.__wrapped__(name))
     assert compilations == again
 
 
@@ -327,8 +327,97 @@ def test_spills_for_a_limit_of_the_launch_end_with_the_limit(tmp_path, warps, mo
     script = tmp_path / "sums.py"
     script.write_text(SUMS.replace("WARPS", str(warps)).replace("TILE", str(1024 * warps)))
     finding = found(inputs.read(str(script), (), SM_90A)[0])["register-spills"]
-    assert finding.advice.startswith(f"launch with maxnreg={most}: maxnreg=64 leaves each thread only 64 registers; if")
+    assert finding.advice == f"launch with maxnreg={most}: maxnreg=64 leaves each thread only 64 registers"
     assert finding.candidates[0] == {"maxnreg": most}
+
+
+SHIFTED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def shifted(x, y, n, BLOCK: tl.constexpr):
+    i, rows = tl.arange(0, BLOCK), 8 * tl.program_id(0)
+    LOOP:
+        ROW
+        u, v = tl.load(x + row + i, mask=i < n), tl.load(x + n + row + i, mask=i < n)
+        w, z = tl.load(x + 2 * n + row + i, mask=i < n), tl.load(x + 3 * n + row + i, mask=i < n)
+        STORE
+
+x, y = torch.empty(8 << 22, device="cuda"), torch.empty(8 << 22, device="cuda")
+shifted[(16,)](x, y, 32768, 32768, num_warps=WARPS)
+"""
+WHOLE = "tl.store(y + row + i, u * tl.sum(v, 0) + v * tl.sum(w, 0) + w * tl.sum(z, 0) + z * tl.max(u, 0), mask=i < n)"
+ELEMENTWISE = "tl.store(y + row + i, tl.exp(u) * tl.sin(v) + tl.cos(w) / z, mask=i < n)"
+EACH_ROW = ("for k in range(8)", "row = (rows + k) * n")
+ONCE = ("if True", "row = rows * n")
+ALONG = ("for k in range(0, 4 * n, BLOCK)", "row, i = k, k + tl.arange(0, BLOCK)")
+
+
+def shifted(folder, loop, row, store, warps=16):
+    script = folder / "shifted.py"
+    script.write_text(
+        SHIFTED.replace("LOOP", loop).replace("ROW", row).replace("STORE", store).replace("WARPS", str(warps))
+    )
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    return kernel
+
+
+def spilled_with(kernel, **options):
+    return compiler.resources(compiler.recompiled(kernel.compiled.kernel, options)).spilled_bytes
+
+
+@pytest.mark.parametrize(
+    ("warps", "options", "shorter"),
+    [
+        (16, {"maxnreg": 128, "num_warps": 32}, "take a quarter of the tile"),
+        (8, {"num_warps": 32, "maxnreg": 255}, "take an eighth of the tile"),
+    ],
+)
+def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp_path, warps, options, shorter):
+    kernel = shifted(tmp_path, *ONCE, ELEMENTWISE, warps)
+    finding = next(one for one in register_spills.check(kernel))
+    left = {name: spilled_with(kernel, **{name: value}) for name, value in options.items()}
+    assert sorted(left.values()) == list(left.values())
+    said = ", ".join(f"{name}={options[name]} leaves {left[name]} bytes" for name in options)
+    assert finding.message.endswith(f"; {said}")
+    least, value = next(iter(options.items()))
+    assert finding.advice.startswith(f"launch with {least}={value}")
+    assert finding.advice.endswith(f"; so that nothing is spilled, {shorter}")
+    assert finding.candidates[:2] == [{name: value} for name, value in options.items()]
+    gain = spills(kernel).gain
+    remaining = 1 + (gain - 1) * left[least] / kernel.resources.spilled_bytes
+    assert finding.estimate.speedup == pytest.approx(gain / remaining, rel=1e-3)
+    assert finding.estimate.high == pytest.approx(1.6 * gain, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loop", "store", "warps", "advice", "halved"),
+    [
+        (EACH_ROW, WHOLE, 8, "walk the row in a loop, in tiles of 8192", False),
+        (EACH_ROW, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
+        (EACH_ROW, WHOLE, 32, "walk the row in a loop, in tiles of 8192", False),
+        (ONCE, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
+        (ONCE, ELEMENTWISE, 16, "take a quarter of the tile", True),
+        (ALONG, WHOLE, 16, "take a quarter of the tile", True),
+        (ALONG, WHOLE, 32, "take a quarter of the tile", True),
+    ],
+)
+def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, warps, advice, halved):
+    """In tiles of a quarter each thread needs a quarter of its registers."""
+    finding = next(one for one in register_spills.check(shifted(tmp_path, *loop, store, warps)))
+    assert finding.advice.rpartition("so that nothing is spilled, ")[2] == advice
+    assert ({"BLOCK": 16384} in finding.candidates) == halved
+
+
+def test_warps_that_are_too_few_say_what_more_of_them_leave(tmp_path):
+    kernel = shifted(tmp_path, *EACH_ROW, WHOLE, 4)
+    finding = found(kernel)["too-few-warps"]
+    left = spilled_with(kernel, num_warps=32)
+    assert finding.message.endswith(f"; num_warps=32 leaves {left} bytes")
+    assert finding.advice == (
+        "launch with num_warps=32; so that nothing is spilled, walk the row in a loop, in tiles of 8192"
+    )
+    assert finding.estimate.speedup < spills(kernel).gain
 
 
 @pytest.mark.parametrize(
