@@ -33,8 +33,8 @@ def gain_of_all_at_once(
 
     Each iteration waits for its number; meanwhile the SM issues the instructions of its other CTAs, whose threads all
     do the same work. At once, each CTA waits for memory once. Atomics stay, but each thread passes one fence alone.
-    Of matvec_scalars this estimates 38 x, of which 36 x were measured (H200). Of two passes that scatter 16 numbers with
-    ordered atomics it estimates 9 x and 7 x: with a tile for 128 rows both together gave 4.7 x.
+    Of matvec_scalars this estimates 38 x, of which 36 x were measured (H200). Of two passes that scatter 16 numbers
+    with ordered atomics it estimates 9 x and 7 x: with a tile for 128 rows both together gave 4.7 x.
     """
     iterations = kernel.iterations(loop)
     if kernel.grid is None or kernel.resources is None or not iterations:
