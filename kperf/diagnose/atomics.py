@@ -43,6 +43,13 @@ def reads_atomics(kernel: Kernel) -> bool:
     return any(True for _ in calls) or any(swaps)
 
 
+def meets_other_ctas(kernel: Kernel) -> bool:
+    """Whether all CTAs add to the same addresses by atomics: with more CTAs there are more of these."""
+    added = (op for op in kernel.named("tt.atomic_rmw") if not _SWAP.match(op.rest) and op.line not in kernel.readers)
+    addresses = (kernel.values.operand(op, 0) for op in added)
+    return any(one is not None and not one.scattered and not one.program for one in addresses)
+
+
 def _counts_keys(kernel: Kernel, counts: Sequence[Operation]) -> bool:
     """Whether each element of a tile counts at a key of its own, as beside the sums of a mean by keys.
 

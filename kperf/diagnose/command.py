@@ -289,16 +289,23 @@ def _place(source: Source) -> str:
 
 def _gain(finding: Finding) -> str:
     """What the advice gives, as estimated and as measured."""
-    one, words = finding.estimate, []
-    if one is not None:
-        interval = "" if finding.tried else f", {_rounded(one.low)} to {_rounded(one.high)}"
-        words.append(f"estimated {_rounded(one.speedup)} x{interval}")
+    words = [_estimated(finding)] if finding.estimate is not None else []
     if finding.tried:
         first = finding.tried[0].change.partition("=")[0]
         changes = [trial.change.removeprefix(f"{first}=") for trial in finding.tried[1:]]
         named = zip(finding.tried, [finding.tried[0].change, *changes], strict=True)
         words.append("measured " + ", ".join(f"{trial.speedup:.2f} x ({change})" for trial, change in named))
-    return f" ({', '.join(words)})" if words else ""
+    return f" ({', '.join(filter(None, words))})" if any(words) else ""
+
+
+def _estimated(finding: Finding) -> str:
+    """Its estimate in words: of one that rounds to 1, the most that it may give; empty where that is 1 too."""
+    one = finding.estimate
+    assert one is not None
+    likely, high = _rounded(one.speedup), _rounded(one.high)
+    if likely == "1":
+        return "" if high == "1" else f"estimated at most {high} x"
+    return f"estimated {likely} x" + ("" if finding.tried else f", {_rounded(one.low)} to {high}")
 
 
 def _rounded(number: float) -> str:

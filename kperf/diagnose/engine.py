@@ -47,9 +47,8 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     most = math.inf
     for one in dynamic_rules():
         of_launches = [_found_by(one, timeline, skipped) for timeline in mine]
-        for finding in itertools.chain(*of_launches):
-            measured = one.of_kernel(finding, kernel) if one.of_kernel is not None else finding
-            found = _with_measured(found, _raising(measured, one.raises, kernel), one.explained_by, kernel)
+        for measured in itertools.chain(*of_launches):
+            found = _with_measured(found, one.of_kernel(measured, kernel), one.explained_by, kernel)
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
@@ -126,13 +125,6 @@ def _with_measured(
     if not any(map(explains, findings)):
         return [*findings, measured]
     return [_together_with(one, measured) if explains(one) else one for one in findings]
-
-
-def _raising(measured: Finding, option: str, kernel: Kernel) -> Finding:
-    """Without the candidates that have no more of an option than the kernel; a timeline does not know its options."""
-    least = kernel.configuration.get(option, 0)
-    more = [one for one in measured.candidates if one.get(option, least + 1) > least]
-    return measured.model_copy(update={"candidates": more})
 
 
 def _at_one_line(one: Source, other: Source) -> bool:

@@ -44,6 +44,8 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Compile options that a launch, or an autotuner's configuration, may give."""
 MOST_WARPS = 32
 """Of a CTA, on any GPU."""
+MOST_NAMES = 3
+"""Of pointers that a message lists."""
 LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
 _NO_STRIDE = 0
@@ -759,9 +761,16 @@ def width(instruction: Instruction) -> int:
 
 def name_of(value: Value, kernel: Kernel) -> str:
     """The pointer argument of an address, for messages; without one those on which it depends."""
+    names = names_of(value, kernel)
+    if len(names) > MOST_NAMES:
+        return f"{names[0]} and {len(names) - 1} other pointers"
+    return ", ".join(names) or "the pointer"
+
+
+def names_of(value: Value, kernel: Kernel) -> list[str]:
+    """The pointer arguments that `name_of` names; empty where none is known."""
     pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].is_pointer]
-    based = [name for name in pointers if kernel.values.is_in(value, name)]
-    return ", ".join(based or pointers) or "the pointer"
+    return [name for name in pointers if kernel.values.is_in(value, name)] or pointers
 
 
 def tensor_of(access: Access, kernel: Kernel) -> str:

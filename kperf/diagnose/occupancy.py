@@ -19,7 +19,7 @@ from kperf.diagnose.kernel import (
     own,
 )
 from kperf.diagnose.loops import buffers
-from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LEAST_SM_BYTES, SM_BYTES_IN_FLIGHT, VECTOR_BYTES
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -80,6 +80,26 @@ def bytes_at_once(kernel: Kernel) -> int:
         filled = {op.line: count for op, count, _ in buffers(kernel, loop)}
         of_loops.append(sum(size.get(op.line, 0) * filled.get(op.line, 1) for op in own(loop)))
     return max(filter(None, of_loops), default=sum(size.values()))
+
+
+def least_ctas(kernel: Kernel) -> int:
+    """CTAs on an SM that ask for enough bytes at once to keep memory busy; no more than fit.
+
+    Of few warps more bytes are enough, as few issue loads while others wait.
+    """
+    fit, each = ctas(kernel), bytes_at_once(kernel)
+
+    def enough(count: int) -> bool:
+        least = SM_BYTES_IN_FLIGHT if count * kernel.total_warps < FEW_WARPS_ON_SM else LEAST_SM_BYTES
+        return count * each >= least
+
+    return next(filter(enough, range(1, fit + 1)), fit)
+
+
+def launched_ctas(kernel: Kernel) -> int:
+    """CTAs of the launch for each SM, of an H200."""
+    assert kernel.grid is not None
+    return math.ceil(math.prod(kernel.grid) / H200.sms)
 
 
 def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:

@@ -52,9 +52,8 @@ class DynamicRule:
     """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`.
 
     explained_by: static rules whose finding at the same line names the cause of what is measured there. is_bound: its
-    finding's estimate, where it has one, is the most that any other one's advice can give for that launch. raises:
-    the compile option that its advice raises, so that no candidate has fewer of it than the kernel. of_kernel: what the
-    code of the kernel adds to a finding, such as what its line computes.
+    finding's estimate, where it has one, is the most that any other one's advice can give for that launch. of_kernel:
+    adds to a finding what only the kernel's code says, which a timeline does not have.
     """
 
     id: str
@@ -62,8 +61,7 @@ class DynamicRule:
     check: Callable[[Timeline], Iterable[Finding]]
     explained_by: tuple[str, ...] = ()
     is_bound: bool = False
-    raises: str = ""
-    of_kernel: Callable[[Finding, Kernel], Finding] | None = None
+    of_kernel: Callable[[Finding, Kernel], Finding] = lambda finding, _: finding
 
 
 def _modules() -> list[str]:

@@ -48,6 +48,11 @@ class Spills:
         """Likely, least and most of what it gives that nothing is spilled."""
         return self.gain, 1.1, 1.6 * self.gain
 
+    def estimate_with(self, left: int | None, spilled: int) -> tuple[float, float, float]:
+        """The same of a change that leaves so many of the spilled bytes; all are gone where that is not known."""
+        gain, _, most = self.estimate
+        return gain / (1 + (gain - 1) * min((left or 0) / spilled, 1)), 1.1, most
+
 
 def spills(kernel: Kernel) -> Spills | None:
     """None if nothing that shows is spilled, or no machine code is known."""

@@ -125,8 +125,13 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
 
 def is_row(kernel: Kernel, access: Access) -> bool:
     """Whether an access has a row of data, which stays as long as it is: what is reduced or scanned as a whole."""
+    return access.tensor.size in row_lengths(kernel)
+
+
+def row_lengths(kernel: Kernel) -> set[int]:
+    """Elements of what is reduced or scanned as a whole."""
     types = (tensor_types(kernel.module.lines[op.last_line]) for op in kernel.named("tt.reduce", "tt.scan"))
-    return any(one and len(one[0].shape) == 1 and one[0].size == access.tensor.size for one in types)
+    return {one[0].size for one in types if one and len(one[0].shape) == 1}
 
 
 def holds_all(kernel: Kernel, access: Access) -> bool:

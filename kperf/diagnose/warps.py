@@ -16,6 +16,10 @@ from kperf.ir.ttgir import Module, Operation
 
 _MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
 """Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
+_OF_ROW = 16
+"""Elements of a thread: two accesses of 16 bytes of bfloat16."""
+_LEAST = 4
+"""Warps of a CTA with a row: one for each scheduler."""
 _SCHEDULERS = OTHERS_A_CYCLE
 """Of an SM: each issues one instruction a cycle."""
 
@@ -62,6 +66,18 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     return issue_slots(compiler.machine_code(more), warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
 
 
+def spilled_with_warps(kernel: Kernel, warps: int) -> int | None:
+    """Bytes of a thread's registers that are spilled with so many warps; None where it cannot be compiled so."""
+    made = _recompiled(kernel, warps)
+    return compiler.resources(made).spilled_bytes if made is not None else None
+
+
+def warps_of_row(kernel: Kernel, elements: int) -> int:
+    """As many warps as leave each thread `_OF_ROW` elements of a row, or more where a CTA has no more warps."""
+    each = max(elements // (kernel.arch.warp_size * _OF_ROW), 1)
+    return min(MOST_WARPS, max(_LEAST, 1 << each.bit_length() - 1))
+
+
 def with_warps(kernel: Kernel, warps: int) -> Kernel | None:
     """The kernel compiled with so many warps; None where it cannot be, as in `warps_repeat_work`."""
     made = _recompiled(kernel, warps)
@@ -82,7 +98,7 @@ def _recompiled(kernel: Kernel, warps: int) -> CompiledKernel | None:
     """With so many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
     if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
         return None
-    made = compiler.recompiled(kernel.compiled.kernel, {"num_warps": warps})
+    made = kernel.compiled.again(num_warps=warps)
     return made if made is not None and "cubin" in made.asm else None
 
 

@@ -67,6 +67,17 @@ class Compiled:
             return None
         return machine_code(self.kernel).moved(self.moved)
 
+    def again(self, **changes: int) -> CompiledKernel | None:
+        """Its source with other compile options, compiled once; None as of `recompiled`."""
+        key = tuple(sorted(changes.items()))
+        if key not in self._again:
+            self._again[key] = recompiled(self.kernel, changes)
+        return self._again[key]
+
+    @cached_property
+    def _again(self) -> dict[tuple[tuple[str, int], ...], CompiledKernel | None]:
+        return {}
+
 
 _STACK_STEP = 8
 """A thread's stack is a multiple of so many bytes."""
@@ -394,6 +405,14 @@ def ptxas_says(ptx: str, arch: Arch) -> str:
             return subprocess.run(command, capture_output=True, text=True, check=False).stderr.replace(folder, "")
 
     return _kept(_sha256(ptx.encode()), f"ptxas-{version}-{arch.name}", assemble)
+
+
+def spilled_with(ptx: str, arch: Arch, registers: int) -> int | None:
+    """Bytes of a thread's registers that ptxas spills with `maxnreg=registers`; None if it assembles nothing so."""
+    text = re.sub(r"^\.maxnreg \d+\n", "", ptx, flags=re.MULTILINE)
+    text = re.sub(r"^(\.reqntid \d+)\n", rf"\1\n.maxnreg {registers}\n", text, count=1, flags=re.MULTILINE)
+    stack = re.findall(r"(\d+) bytes stack frame", ptxas_says(text, arch))
+    return max(max(map(int, stack)) - _array_bytes(ptx), 0) if stack else None
 
 
 def _listing(kernel: CompiledKernel) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kperf.arch import GFX942, SM_90A, SM_100A
-from kperf.diagnose import inputs
+from kperf.diagnose import ends_of_spills, inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.diagnose.kernel import frame_of, loops_around
 from kperf.diagnose.largest import largest_value
@@ -352,6 +352,42 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
         assert finding.source.line == 9
 
 
+@pytest.mark.parametrize(
+    ("ctas", "occupancy", "contention"),
+    [
+        (132, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
+        (264, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
+        (
+            528,
+            None,
+            "store partial results, and add them in a second kernel: fewer than 4 CTAs an SM do not keep memory",
+        ),
+        (
+            1056,
+            None,
+            "launch 4 CTAs an SM in place of 8, each with more work, which keep memory busy; or store partial",
+        ),
+        (
+            2112,
+            None,
+            "launch 4 CTAs an SM in place of 16, each with more work, which keep memory busy; or store partial",
+        ),
+    ],
+)
+def test_ctas_that_meet_at_atomics_are_as_many_as_keep_memory_busy(tmp_path, ctas, occupancy, contention):
+    """A CTA of 4 warps asks for 16 KB at once. What one rule advises brings no advice of the other one."""
+    script = tmp_path / "rows.py"
+    stored = "tl.store(dw + tl.program_id(0) * COLS + cols, total)"
+    script.write_text(
+        ROWS.replace("GRID", str(ctas)).replace("WARPS", "4").replace(stored, "tl.atomic_add(dw + cols, total)")
+    )
+    rows = {one.id: one for one in diagnosis_of(script).findings}
+    assert ("low-occupancy" in rows) == (occupancy is not None)
+    if occupancy is not None:
+        assert rows["low-occupancy"].advice.startswith(occupancy)
+    assert rows["atomic-contention"].advice.startswith(contention)
+
+
 def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
     script = tmp_path / "rows.py"
     text = ROWS.replace("WARPS", "4").replace("4096, num_warps", "8192, num_warps").replace("4096, dev", "8192, dev")
@@ -647,8 +683,9 @@ def test_an_estimate_lies_in_its_interval_where_a_loop_moves_little_beside_its_s
 
 
 @pytest.mark.parametrize(("registers", "warps", "most"), [(32, 4, 255), (128, 8, None), (127, 8, 255), (40, 16, 128)])
-def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most):
+def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most, monkeypatch):
     """Where values do not fit into 255 registers, it may give a thread 32 and spill kilobytes."""
+    monkeypatch.setattr(ends_of_spills, "spilled_with_warps", lambda *_: None)
     kernel, *_ = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
     number = f'"ttg.num-warps" = {kernel.num_warps} :'
     assert kernel.compiled.ttgir.count(number) == 1
@@ -658,7 +695,7 @@ def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most)
     if most is None:
         assert "maxnreg" not in one.advice
     else:
-        assert one.advice.startswith(f"launch with maxnreg={most}: ptxas gave each thread only {registers} registers; ")
+        assert one.advice.startswith(f"launch with maxnreg={most}: ptxas gave each thread only {registers} registers")
         assert one.candidates[0] == {"maxnreg": most}
 
 

@@ -331,6 +331,61 @@ def test_what_to_do_with_a_block_of_numbers_follows_from_what_is_done_with_each(
     assert advice in one.advice
 
 
+SCATTERED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def scattered(x, table, out, n, used):
+    row, total = tl.program_id(0) * n, 0
+    for i in range(used):
+        number = tl.load(x + row + i)
+        BODY
+    tl.store(out + row, total)
+
+x, table, out = (torch.zeros(1 << 22, device="cuda", dtype=torch.int32) for _ in range(3))
+scattered[(GRID,)](x, table, out, USED, USED, num_warps=4)
+"""
+FEWER = "; for 16 numbers launch with num_warps=1, or let a CTA have 8 such rows"
+TILE = "the tile of addresses that the numbers make, with the loop's conditions as the mask"
+
+
+@pytest.mark.parametrize(
+    ("body", "used", "advice"),
+    [
+        ("tl.atomic_add(out + number, 1)", 16, f"give tl.atomic_add {TILE}{FEWER}"),
+        ("if number >= 0: tl.store(out + number, i)", 16, f"give tl.store {TILE}{FEWER}"),
+        ("tl.store(out + tl.load(table + number), i)", 512, f"give tl.store {TILE}"),
+        ("total += tl.load(table + number)", 512, "reduce it with tl.sum or tl.max"),
+        ("total += number", 100, "reduce it with tl.sum or tl.max; for 100 numbers launch with num_warps=1"),
+        ("tl.atomic_add(out + i, number)", 512, "reduce it with tl.sum or tl.max"),
+    ],
+)
+def test_numbers_that_are_addresses_are_scattered_and_not_summed(tmp_path, body, used, advice):
+    text = SCATTERED.replace("BODY", body).replace("USED", str(used)).replace("GRID", "4096")
+    (diagnosis,) = of_script(tmp_path, text)
+    (one,) = (one for one in diagnosis.findings if one.id == "scalar-loop")
+    assert one.advice == f"load a block of numbers at once (tl.arange), and {advice}"
+
+
+@pytest.mark.parametrize(
+    ("grid", "order", "severity", "least", "most"),
+    [
+        (1, "relaxed", "low", 1, 1.1),
+        (132, "relaxed", "low", 1, 1.1),
+        (65536, "relaxed", "high", 1.5, 3),
+        (65536, "acq_rel", "high", 5, 15),
+    ],
+)
+def test_numbers_at_once_gain_as_much_as_the_ctas_of_a_launch_wait(tmp_path, grid, order, severity, least, most):
+    """A launch of few CTAs takes longer to begin than 16 numbers; the CTAs of many start one after another."""
+    body = f'tl.atomic_add(out + number, 1, sem="{order}")'
+    text = SCATTERED.replace("BODY", body).replace("USED", "16").replace("GRID", str(grid))
+    (diagnosis,) = of_script(tmp_path, text)
+    (one,) = (one for one in diagnosis.findings if one.id == "scalar-loop")
+    assert one.severity == severity
+    assert least <= one.estimate.speedup <= most
+
+
 BACKWARD = """
 import torch, triton, triton.language as tl
 

@@ -18,7 +18,7 @@ from kperf.console import WholeConsole
 from kperf.diagnose import command, functions
 from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis
 from kperf.diagnose.sarif import sarif
-from kperf.trace.analyze.finding import Source
+from kperf.trace.analyze.finding import Finding, Source
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
 from tests.test_interrupted import Session
@@ -966,3 +966,33 @@ def test_findings_that_say_the_same_stand_together_and_the_others_are_counted():
     assert heads[:3] == list(map(str, alike))
     assert printed.count("[wgmma-unused]") == 1
     assert f"and {len(found['findings']) - len(heads)} more: --explain shows all" in printed
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        ((1.0, 1.0, 1.0), ""),
+        ((1.02, 1.0, 1.04), ""),
+        ((1.02, 1.0, 1.13), " (estimated at most 1.1 x)"),
+        ((1.2, 0.9, 1.5), " (estimated 1.2 x, 0.9 to 1.5)"),
+        (None, ""),
+    ],
+)
+def test_a_gain_of_nothing_is_not_printed(estimate, words):
+    numbers = None if estimate is None else dict(zip(("speedup", "low", "high"), estimate, strict=True))
+    finding = Finding(
+        id="narrow-access",
+        severity="low",
+        confidence="high",
+        source=Source(file="", line=0),
+        kernel="copy",
+        message="it is narrow",
+        evidence={},
+        advice="widen it",
+        estimate=numbers,
+    )
+    out = io.StringIO()
+    bound = Bound(unit="memory", message="")
+    kernels = [Diagnosis(kernel="copy", target="sm_90a", findings=[finding], bound=bound)]
+    command.show(WholeConsole(file=out, width=200), Diagnoses(kernels=kernels), command.Request())
+    assert f"widen it{words}\n" in out.getvalue()

@@ -249,6 +249,17 @@ def test_a_launch_near_the_roof_says_nothing_of_a_slow_one(launches, severity, s
     assert "near-the-roof" in findings
 
 
+def test_a_kernel_of_a_script_near_the_roof_is_told_where_torchs_passes_are_named():
+    kernel, *_ = inputs.read(str(KERNELS / "planted/same_weights.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    memory = known.memory.model_copy(update={"unique_gb_per_s": 1960.0})
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    timeline = known.model_copy(update={"kernel": kernel.name, "memory": memory, "bandwidth": bandwidth})
+    (of_script,) = (one for one in diagnose(kernel, [timeline]).findings if one.id == "near-the-roof")
+    assert of_script.advice.endswith("; `kperf diagnose --static` names what torch does with the kernel's tensors")
+    assert "--static" not in found(timeline)["near-the-roof"].advice
+
+
 def test_a_hint_near_the_roof_gives_no_more_than_what_is_left():
     kernel, *_ = inputs.read(str(KERNELS / "planted/same_weights.py"), (), SM_90A)
     known = recorded("layer_norm")

@@ -9,7 +9,7 @@ from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.rules import register_spills
-from kperf.diagnose.spills import Spills
+from kperf.diagnose.spills import Spills, spills
 from kperf.diagnose.warps import warps_repeat_work
 from kperf.ir import compile as compiler
 from tests.diagnose.test_kernels import KERNELS
@@ -61,7 +61,7 @@ def test_more_warps_that_repeat_work_are_known_from_their_machine_code(name, rep
 )
 def test_a_kernel_is_compiled_again_only_where_an_advice_depends_on_it(name, again, compilations):
     """A compilation takes longer than all rules together."""
-    diagnose(kernel_of(name))
+    diagnose(kernel_of.__wrapped__(name))
     assert compilations == again
 
 
@@ -116,11 +116,104 @@ def test_an_iteration_of_many_instructions_needs_no_more_stages(name, severity):
     assert found(kernel_of(name))["too-few-stages"].severity == severity
 
 
-def test_exposed_loads_try_more_stages_alone():
-    timeline = recorded("gemm_2_stages")
-    kernel = replace(kernel_of("planted/two_stages"), name=timeline.kernel)
+@pytest.mark.parametrize(
+    ("name", "shared_bytes", "advice", "stages"),
+    [
+        ("planted/two_stages", 65536, "launch with num_stages=3: one more stage takes 32768 bytes of shared", [3]),
+        (
+            "planted/two_stages",
+            16384,
+            "launch with num_stages=3: one more stage takes 32768 bytes of shared",
+            [3, 4, 5],
+        ),
+        (
+            "planted/two_stages",
+            98304,
+            "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM): one ",
+            [],
+        ),
+        (
+            "planted/two_stages",
+            204800,
+            "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM): one ",
+            [],
+        ),
+        (
+            "planted/stages_fill_memory",
+            None,
+            "launch with num_stages=3, which leaves room for one more CTA on an SM",
+            [3],
+        ),
+        (
+            "planted/while_loop",
+            None,
+            "first let the compiler pipeline the tiles that the loop loads (loads-not-pipe",
+            [],
+        ),
+    ],
+)
+def test_exposed_loads_name_the_stages_that_cost_no_cta(name, shared_bytes, advice, stages):
+    """Two CTAs of planted/two_stages fit by their registers."""
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of(name)
+    if shared_bytes is not None:
+        kernel = replace(kernel, resources=replace(kernel.resources, shared_bytes=shared_bytes))
+    kernel = replace(kernel, name=timeline.kernel)
     (finding,) = (one for one in diagnose(kernel, [timeline]).findings if one.id == "exposed-loads")
-    assert [one["num_stages"] for one in finding.candidates] == [3, 4, 5]
+    assert finding.advice.startswith(advice)
+    assert [one["num_stages"] for one in finding.candidates] == stages
+
+
+@pytest.mark.parametrize(
+    ("shared_bytes", "words"), [(98304, "1 CTA fits on an SM in place of 2"), (204800, "no CTA fits")]
+)
+def test_a_stage_that_costs_a_cta_is_not_advised(shared_bytes, words):
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of("planted/two_stages")
+    full = replace(kernel, name=timeline.kernel, resources=replace(kernel.resources, shared_bytes=shared_bytes))
+    (finding,) = (one for one in diagnose(full, [timeline]).findings if one.id == "exposed-loads")
+    assert finding.advice.endswith(f"takes 32768 bytes of shared memory, with which {words}")
+
+
+BRANCHED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def branched(a, b, c, K, D: tl.constexpr, B: tl.constexpr):
+    i, d = tl.arange(0, B), tl.arange(0, D)
+    left = tl.load(a + tl.program_id(0) * B * D + i[:, None] * D + d[None, :])
+    acc = tl.zeros((B, D), tl.float32)
+    for k in range(0, K, B):
+        if k % 3 != tl.program_id(0) % 3:
+            right = tl.load(b + (k + i)[:, None] * D + d[None, :])
+            score = tl.dot(left, right.T).to(tl.bfloat16)
+            acc = tl.dot(score, tl.load(c + (k + i)[:, None] * D + d[None, :]), acc)
+    tl.store(a + tl.program_id(0) * B * D + i[:, None] * D + d[None, :], acc.to(tl.bfloat16))
+
+a, b, c = (torch.empty(4096 * 256, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+branched[(4096 // 64,)](a, b, c, 4096, DEPTH, 64, num_warps=4, num_stages=STAGES)
+"""
+
+
+@pytest.mark.parametrize(
+    ("depth", "stages", "option"),
+    [
+        (256, 2, ""),
+        (256, 3, ""),
+        (
+            256,
+            4,
+            ", and launch with num_stages=3: 4 stages of these tiles need 262144 bytes of shared memory, and a CTA",
+        ),
+        (128, 3, ""),
+        (128, 8, ", and launch with num_stages="),
+    ],
+)
+def test_a_loop_that_can_be_pipelined_is_given_the_stages_that_fit(tmp_path, depth, stages, option):
+    script = tmp_path / "branched.py"
+    script.write_text(BRANCHED.replace("DEPTH", str(depth)).replace("STAGES", str(stages)))
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    advice = found(kernel)["loads-not-pipelined"].advice
+    assert advice.startswith(f"load before the branch, with the branch's condition as the mask{option}")
+    assert ("num_stages" in advice) == bool(option)
 
 
 SCALED = """
@@ -201,9 +294,9 @@ def gemm(folder, dtype, depth, options):
     return inputs.read(str(script), (), SM_90A)[0]
 
 
-@pytest.mark.parametrize(("depth", "stages"), [(64, [3]), (32, [3, 4])])
+@pytest.mark.parametrize(("depth", "stages"), [(64, [3]), (32, [3]), (16, [3, 4])])
 def test_no_more_stages_are_advised_than_a_cta_may_have(tmp_path, depth, stages):
-    """Of float32 four stages of 128 x 64 and 64 x 128 are 256 KB, and a CTA may have 227 KB."""
+    """Of float32 four stages of 128 x 64 and 64 x 128 are 256 KB, and a CTA may have 227 KB; of half of it one fits."""
     finding = found(gemm(tmp_path, "float32", depth, "num_warps=8, num_stages=2"))["too-few-stages"]
     assert finding.advice.startswith(f"launch with num_stages={' or '.join(map(str, stages))}: one more stage")
     assert finding.candidates == [{"num_stages": wanted} for wanted in stages]
@@ -236,8 +329,97 @@ def test_spills_for_a_limit_of_the_launch_end_with_the_limit(tmp_path, warps, mo
     script = tmp_path / "sums.py"
     script.write_text(SUMS.replace("WARPS", str(warps)).replace("TILE", str(1024 * warps)))
     finding = found(inputs.read(str(script), (), SM_90A)[0])["register-spills"]
-    assert finding.advice.startswith(f"launch with maxnreg={most}: maxnreg=64 leaves each thread only 64 registers; if")
+    assert finding.advice == f"launch with maxnreg={most}: maxnreg=64 leaves each thread only 64 registers"
     assert finding.candidates[0] == {"maxnreg": most}
+
+
+SHIFTED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def shifted(x, y, n, BLOCK: tl.constexpr):
+    i, rows = tl.arange(0, BLOCK), 8 * tl.program_id(0)
+    LOOP:
+        ROW
+        u, v = tl.load(x + row + i, mask=i < n), tl.load(x + n + row + i, mask=i < n)
+        w, z = tl.load(x + 2 * n + row + i, mask=i < n), tl.load(x + 3 * n + row + i, mask=i < n)
+        STORE
+
+x, y = torch.empty(8 << 22, device="cuda"), torch.empty(8 << 22, device="cuda")
+shifted[(16,)](x, y, 32768, 32768, num_warps=WARPS)
+"""
+WHOLE = "tl.store(y + row + i, u * tl.sum(v, 0) + v * tl.sum(w, 0) + w * tl.sum(z, 0) + z * tl.max(u, 0), mask=i < n)"
+ELEMENTWISE = "tl.store(y + row + i, tl.exp(u) * tl.sin(v) + tl.cos(w) / z, mask=i < n)"
+EACH_ROW = ("for k in range(8)", "row = (rows + k) * n")
+ONCE = ("if True", "row = rows * n")
+ALONG = ("for k in range(0, 4 * n, BLOCK)", "row, i = k, k + tl.arange(0, BLOCK)")
+
+
+def shifted(folder, loop, row, store, warps=16):
+    script = folder / "shifted.py"
+    script.write_text(
+        SHIFTED.replace("LOOP", loop).replace("ROW", row).replace("STORE", store).replace("WARPS", str(warps))
+    )
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    return kernel
+
+
+def spilled_with(kernel, **options):
+    return compiler.resources(compiler.recompiled(kernel.compiled.kernel, options)).spilled_bytes
+
+
+@pytest.mark.parametrize(
+    ("warps", "options", "shorter"),
+    [
+        (16, {"maxnreg": 128, "num_warps": 32}, "take a quarter of the tile"),
+        (8, {"num_warps": 32, "maxnreg": 255}, "take an eighth of the tile"),
+    ],
+)
+def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp_path, warps, options, shorter):
+    kernel = shifted(tmp_path, *ONCE, ELEMENTWISE, warps)
+    finding = next(one for one in register_spills.check(kernel))
+    left = {name: spilled_with(kernel, **{name: value}) for name, value in options.items()}
+    assert sorted(left.values()) == list(left.values())
+    said = ", ".join(f"{name}={options[name]} leaves {left[name]} bytes" for name in options)
+    assert finding.message.endswith(f"; {said}")
+    least, value = next(iter(options.items()))
+    assert finding.advice.startswith(f"launch with {least}={value}")
+    assert finding.advice.endswith(f"; so that nothing is spilled, {shorter}")
+    assert finding.candidates[:2] == [{name: value} for name, value in options.items()]
+    gain = spills(kernel).gain
+    remaining = 1 + (gain - 1) * left[least] / kernel.resources.spilled_bytes
+    assert finding.estimate.speedup == pytest.approx(gain / remaining, rel=1e-3)
+    assert finding.estimate.high == pytest.approx(1.6 * gain, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loop", "store", "warps", "advice", "halved"),
+    [
+        (EACH_ROW, WHOLE, 8, "walk the row in a loop, in tiles of 8192", False),
+        (EACH_ROW, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
+        (EACH_ROW, WHOLE, 32, "walk the row in a loop, in tiles of 8192", False),
+        (ONCE, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
+        (ONCE, ELEMENTWISE, 16, "take a quarter of the tile", True),
+        (ALONG, WHOLE, 16, "take a quarter of the tile", True),
+        (ALONG, WHOLE, 32, "take a quarter of the tile", True),
+    ],
+)
+def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, warps, advice, halved):
+    """In tiles of a quarter each thread needs a quarter of its registers."""
+    finding = next(one for one in register_spills.check(shifted(tmp_path, *loop, store, warps)))
+    assert finding.advice.rpartition("so that nothing is spilled, ")[2] == advice
+    assert ({"BLOCK": 16384} in finding.candidates) == halved
+
+
+def test_warps_that_are_too_few_say_what_more_of_them_leave(tmp_path):
+    kernel = shifted(tmp_path, *EACH_ROW, WHOLE, 4)
+    finding = found(kernel)["too-few-warps"]
+    left = spilled_with(kernel, num_warps=32)
+    assert finding.message.endswith(f"; num_warps=32 leaves {left} bytes")
+    assert finding.advice == (
+        "launch with num_warps=32; so that nothing is spilled, walk the row in a loop, in tiles of 8192"
+    )
+    assert finding.estimate.speedup < spills(kernel).gain
 
 
 @pytest.mark.parametrize(

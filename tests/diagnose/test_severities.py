@@ -911,27 +911,98 @@ def norm(x, y, n, BLOCK: tl.constexpr):
         LAST
 """
 SQUARES = "total += (again - mean) * (again - mean)\n    tl.store(y + tl.program_id(0), tl.sum(total, 0))"
-KEEP = "let a larger BLOCK hold the whole row in registers, and load it once"
+KEEP = "hold the whole row in registers, and load it once"
+BACKWARDS = "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
+SUBTRACT = "tl.store(y + row + start + i, again - mean)"
 
 
 @pytest.mark.parametrize(
     ("last", "columns", "severity", "advice"),
     [
-        ("tl.store(y + row + start + i, again - mean)", 32768, "medium", KEEP),
+        (SUBTRACT, 1024, "medium", f"let one tile of 1024 elements {KEEP}"),
+        (SUBTRACT, 5000, "medium", f"let one tile of 8192 elements {KEEP}: launch with num_warps=16"),
+        (SUBTRACT, 32768, "medium", f"let one tile of 32768 elements {KEEP}: launch with num_warps=32"),
+        (SUBTRACT, 40000, "low", BACKWARDS),
+        (SUBTRACT, 65536, "low", BACKWARDS),
+        (SQUARES, 65536, "medium", "compute all in one pass (an online algorithm)"),
         (
-            "tl.store(y + row + start + i, again - mean)",
-            65536,
-            "low",
-            "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last",
+            SQUARES,
+            4096,
+            "medium",
+            f"compute all in one pass (an online algorithm); or let one tile of 4096 elements {KEEP}: launch with "
+            "num_warps=8",
         ),
-        (SQUARES, 65536, "medium", f"compute all in one pass (an online algorithm); or {KEEP}"),
     ],
 )
 def test_a_row_that_no_registers_hold_is_read_twice_by_what_stores_it(tmp_path, last, columns, severity, advice):
-    launch = f'x = torch.empty(4096, {columns}, device="cuda")\nnorm[(4096,)](x, torch.empty_like(x), {columns}, 1024)'
+    launch = f'x = torch.empty(4096, {columns}, device="cuda")\nnorm[(4096,)](x, torch.empty_like(x), {columns}, 512)'
     finding = found(tmp_path, TWICE.replace("LAST", last), launch)["redundant-load"]
     assert (finding.severity, finding.advice) == (severity, advice)
     assert (f"a CTA's part of it, {columns} elements, is too long" in finding.message) == (severity == "low")
+
+
+GRADIENT = """
+def gradient(x, g, w, y, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        total += tl.load(x + row + start + i) * tl.load(g + row + start + i) * tl.load(w + start + i)
+    mean = tl.sum(total, 0) / n
+    for start in range(0, n, BLOCK):
+        again = tl.load(g + row + start + i) * tl.load(WEIGHT + start + i)
+        tl.store(y + row + start + i, again - mean * tl.load(x + row + start + i))
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "columns", "keeps"), [("w", 8192, True), ("w", 16384, False), ("y", 16384, True), ("y", 32768, False)]
+)
+def test_all_that_a_loop_loads_again_has_to_fit_into_registers(tmp_path, weight, columns, keeps):
+    """With 32 warps a tile of 16384 elements takes 16 of a thread's 64 registers: two rows of three fit."""
+    launch = (
+        f'x, g, y = (torch.empty(4096, {columns}, device="cuda") for _ in range(3))\n'
+        f"gradient[(4096,)](x, g, torch.empty({columns}, device='cuda'), y, {columns}, 1024)"
+    )
+    advice = found(tmp_path, GRADIENT.replace("WEIGHT", weight), launch)["redundant-load"].advice
+    assert advice.startswith("let one tile of" if keeps else "let this loop run from the end")
+
+
+BLENDED = """
+def blended(x0, x1, x2, x3, y, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    i, which = tl.arange(0, BLOCK), tl.arange(0, ROWS)
+    first = tl.where(which == 1, x1, x0 + which * 0)
+    x = tl.where(which == 3, x3, tl.where(which == 2, x2, first))[:, None] + tl.program_id(0) * n
+    score = tl.zeros([ROWS], tl.float32)
+    for start in range(0, n, BLOCK):
+        score += tl.sum(tl.load(x + (start + i)[None, :]), 1)
+    score *= 0.5
+    weight = tl.exp(score - tl.max(score, 0))
+    for start in range(0, n, BLOCK):
+        tile = tl.load(x + (start + i)[None, :])
+        STORE
+"""
+
+
+@pytest.mark.parametrize(
+    ("store", "severity", "advice"),
+    [
+        (
+            "tl.store(y + tl.program_id(0) * n + start + i, tl.sum(tile * weight[:, None], 0))",
+            "medium",
+            "compute all in one pass (an online algorithm) with the 16384 elements of the result in registers: scale "
+            "what is summed",
+        ),
+        ("tl.store(x + (start + i)[None, :], tile * weight[:, None])", "low", BACKWARDS),
+    ],
+)
+def test_sums_of_rows_that_are_too_long_are_kept_in_place_of_the_rows(tmp_path, store, severity, advice):
+    launch = (
+        'rows = [torch.empty(4096, 16384, device="cuda") for _ in range(5)]\n'
+        "blended[(4096,)](*rows, 16384, ROWS=4, BLOCK=512)"
+    )
+    finding = found(tmp_path, BLENDED.replace("STORE", store), launch)["redundant-load"]
+    assert (finding.severity, finding.advice) == (severity, advice)
+    assert finding.message.startswith("x0 and 3 other pointers are read at the same addresses as on line ")
 
 
 @pytest.mark.parametrize(

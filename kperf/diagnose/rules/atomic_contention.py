@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
+from kperf.console import agreeing
 from kperf.diagnose.kernel import (
     ATOMICS,
     STORES,
@@ -18,7 +19,7 @@ from kperf.diagnose.kernel import (
     loops_around,
     name_of,
 )
-from kperf.diagnose.occupancy import bytes_of_cta
+from kperf.diagnose.occupancy import bytes_of_cta, launched_ctas, least_ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
 from kperf.diagnose.waves import origins_of
@@ -50,7 +51,6 @@ _REDUCE_FIRST = (
     "reduce first (tl.sum over the tile, or a variable that the loop carries), then issue one atomic for each CTA; "
     f"{_SECOND_KERNEL}"
 )
-_FEWER_CTAS = f"launch fewer CTAs that do more work each; {_SECOND_KERNEL}"
 _COUNT_FIRST = (
     "sum within each CTA first (tl.histogram counts integers, tl.sum with a mask sums one key), then issue one atomic "
     "for each CTA and address; or sort the data by key before this kernel"
@@ -97,7 +97,7 @@ def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Findin
         if not crowded and ((value.program and not same_in_loop) or op.line in kernel.readers):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
-        advice = _REDUCE_FIRST if severity != "low" else _FEWER_CTAS
+        advice = _REDUCE_FIRST if severity != "low" else _fewer_ctas(kernel)
         estimate = _gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity]
         if severity == "low" and (beside := _gain_beside(kernel, op, elements)) >= MEDIUM_GAIN:
             severity, estimate = "medium", (beside, 1.0, 2 * beside)
@@ -119,6 +119,17 @@ def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Findin
             confidence="medium",
             estimate=estimate,
         )
+
+
+def _fewer_ctas(kernel: Kernel) -> str:
+    """As few as keep memory busy; only the second way where the launch has no more."""
+    if kernel.grid is None or kernel.resources is None:
+        return f"launch fewer CTAs that do more work each; {_SECOND_KERNEL}"
+    launched, least = launched_ctas(kernel), max(least_ctas(kernel), 1)
+    few = f"{least} {agreeing(least, 'CTA', 'CTAs')} an SM"
+    if launched <= least:
+        return _SECOND_KERNEL.removeprefix("or ") + f": fewer than {few} do not keep memory busy" * (least > 1)
+    return f"launch {few} in place of {launched}, each with more work, which keep memory busy; {_SECOND_KERNEL}"
 
 
 def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:

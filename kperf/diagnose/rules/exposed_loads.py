@@ -2,12 +2,25 @@
 
 from collections.abc import Iterator
 
+from kperf.console import agreeing
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.loops import launch_gives_stages, with_stages
 from kperf.diagnose.measured import finding, memory_cycles_of_sm, region_of, saved
+from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.pipelines import ctas_with, for_one_more_cta, pipelines
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import EXPOSED_SHARE, NEAR_ROOF, SEVERE_GAIN, SEVERE_WAIT
 from kperf.trace.analyze.facts import at_bound
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
+
+_SMALLER = "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM)"
+_NOT_PIPELINED = (
+    "first let the compiler pipeline the tiles that the loop loads (loads-not-pipelined): num_stages changes nothing "
+    "for other loads"
+)
+_MORE = (1, 2, 3)
+"""Stages, of which one is enough in most cases."""
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
@@ -30,11 +43,47 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         "high" if wait.share >= SEVERE_WAIT and gain[2] >= SEVERE_GAIN else "medium",
         f"loads are exposed: {wait.cycles:.0f} of {iteration_time:.0f} cycles an iteration wait for them "
         f"({wait.warp_group}{', by samples' if wait.share_by_events is not None else ''})",
-        "raise num_stages by one or two; if shared memory is full, use a smaller tile along the dimension of the loop "
-        "(BLOCK_K in a GEMM)",
+        f"raise num_stages by one or two; if shared memory is full, {_SMALLER}",
         {"wait_cycles": wait.cycles, "iteration_cycles": iteration_time, "share": wait.share},
         gain,
         [{"num_stages": stages} for stages in (3, 4, 5, 2)],
+    )
+
+
+def _of_kernel(finding: Finding, kernel: Kernel) -> Finding:
+    """With the number of stages that leaves an SM as many CTAs; or with what to do where no larger one does."""
+    wanted, advice = _wanted(kernel)
+    if advice:
+        return finding.model_copy(update={"advice": advice, "candidates": [{"num_stages": one} for one in wanted]})
+    least = kernel.num_stages or 0
+    return finding.model_copy(update={"candidates": [one for one in finding.candidates if one["num_stages"] > least]})
+
+
+def _wanted(kernel: Kernel) -> tuple[list[int], str]:
+    """Numbers of stages to try, and the advice; empty where one stage, or nothing that is known, is to blame."""
+    loops = pipelines(kernel)
+    if kernel.resources is None or (not loops and (kernel.num_stages or 1) == 1):
+        return [], ""
+    if not loops:
+        return [], _NOT_PIPELINED
+    loop, now = loops[0], max(ctas(kernel), 1)
+    tried = launch_gives_stages(kernel, loop.loop)
+    if (fewer := for_one_more_cta(kernel, loop)) is not None:
+        return [fewer] * tried, (
+            f"{with_stages(kernel, loop.loop, str(fewer))}, which leaves room for one more CTA on an SM: it works "
+            "while another one waits"
+        )
+    more = [stages for stages in _MORE if ctas_with(kernel, loop, loop.stages + stages) >= now]
+    if more:
+        wanted = [loop.stages + stages for stages in more]
+        return wanted * tried, (
+            f"{with_stages(kernel, loop.loop, str(wanted[0]))}: one more stage takes {loop.stage_bytes} bytes of "
+            "shared memory, and no fewer CTAs fit on an SM"
+        )
+    left = ctas_with(kernel, loop, loop.stages + 1)
+    why = f"{left} {agreeing(left, 'CTA fits', 'CTAs fit')} on an SM in place of {now}" if left else "no CTA fits"
+    return [], (
+        f"{_SMALLER}: one more stage of these tiles takes {loop.stage_bytes} bytes of shared memory, with which {why}"
     )
 
 
@@ -43,5 +92,5 @@ RULE = DynamicRule(
     "Loads that the MMAs wait for",
     check,
     explained_by=("loads-not-pipelined", "too-few-stages"),
-    raises="num_stages",
+    of_kernel=_of_kernel,
 )

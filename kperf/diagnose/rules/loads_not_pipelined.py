@@ -124,6 +124,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice = _TOO_LARGE.format(
                         _halves(kernel, [length for tensor in tensor_types(op.rest) for length in tensor.shape])
                     )
+                elif why not in map(_STAGES.format, UNPIPELINED) and loop.name == "scf.for":
+                    advice += _room(kernel, loop)
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
                 gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
@@ -254,13 +256,34 @@ def _wanted(kernel: Kernel, fitting: Collection[int]) -> str:
 def _fitting(kernel: Kernel, stage_bytes: int, wanted: Iterable[int]) -> list[int]:
     """The numbers of stages for which a CTA may have the shared memory; all of a kernel that is not assembled.
 
-    The tiles of one stage lie there already; AMD's pipelines hold those of another one in registers.
+    The tiles of one stage lie there already.
     """
     shared = kernel.shared_bytes
     if shared is None:
         return list(wanted)
-    held = 2 if kernel.arch.backend == "hip" else 1
-    return [stages for stages in wanted if shared + (stages - held) * stage_bytes <= kernel.arch.cta_shared_bytes]
+    return [
+        stages for stages in wanted if shared + (stages - _held(kernel)) * stage_bytes <= kernel.arch.cta_shared_bytes
+    ]
+
+
+def _room(kernel: Kernel, loop: Operation) -> str:
+    """That the stages of a loop will not fit once it is pipelined, and how many do; empty where they fit."""
+    stages, each = own_stages(kernel, loop) or kernel.num_stages or 1, _stage_bytes(kernel, loop)
+    fitting = _fitting(kernel, each, range(2, stages + 1))
+    if stages in fitting or stages == 1:
+        return ""
+    first = fitting[-1] + 1 if fitting else 2
+    does = f"and {with_stages(kernel, loop, str(fitting[-1]))}" if fitting else "and use smaller tiles"
+    needed = (kernel.shared_bytes or 0) + (first - _held(kernel)) * each
+    return (
+        f", {does}: {first} stages of these tiles need {needed} bytes of shared memory, and a CTA may have "
+        f"{kernel.arch.cta_shared_bytes}"
+    )
+
+
+def _held(kernel: Kernel) -> int:
+    """Stages that take no more shared memory than the kernel has: AMD's pipelines hold one of them in registers."""
+    return 2 if kernel.arch.backend == "hip" else 1
 
 
 def _stage_bytes(kernel: Kernel, loop: Operation) -> int:

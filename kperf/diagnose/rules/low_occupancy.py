@@ -5,20 +5,19 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
+from kperf.diagnose.atomics import meets_other_ctas
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, named, own, source_of
 from kperf.diagnose.largest import largest_value
-from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
-from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
+from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
+from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
+from kperf.diagnose.pipelines import for_one_more_cta, pipelines
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
-    LEAST_SM_BYTES,
     MEDIUM_GAIN,
     MEMORY_LATENCY_CYCLES,
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
-    STAGES_WANTED,
-    WARPS_OF_MMAS,
 )
 from kperf.diagnose.warps import issue_cycles, warps_repeat_work
 from kperf.trace.analyze.finding import Finding
@@ -71,8 +70,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 candidates=[*changes, *kernel.scaled(lengths, 0.5)],
             )
         return
-    if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
-        yield from _by_stages(kernel, now, evidence)
+    yield from _by_stages(kernel, now, evidence)
     step = kernel.arch.register_unit // kernel.arch.warp_size  # registers of a thread are given out by as many
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
@@ -110,12 +108,11 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         kernel.grid is None or loop is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms
     ):  # launch-too-small
         return None
-    launched = math.ceil(math.prod(kernel.grid) / H200.sms)
-    gain = now * H200.sms / math.prod(kernel.grid)
-    warps = launched * kernel.total_warps
-    asked = launched * bytes_at_once(kernel)
-    if launched >= now or asked >= (SM_BYTES_IN_FLIGHT if warps < FEW_WARPS_ON_SM else LEAST_SM_BYTES):
+    launched, wanted = launched_ctas(kernel), least_ctas(kernel) if meets_other_ctas(kernel) else now
+    if launched >= least_ctas(kernel):
         return None
+    gain = wanted * H200.sms / math.prod(kernel.grid)
+    warps = launched * kernel.total_warps
     return kernel.finding(
         RULE.id,
         load,
@@ -123,7 +120,9 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         f"the grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
         "too few warps to hide the latency of memory",
         f"share the iterations of the loop at line {source_of(frame_of(loop)).line} among "
-        f"{math.ceil(now / launched)} CTAs, by another axis of the grid: an SM then has {now} CTAs",
+        f"{math.ceil(wanted / launched)} CTAs, by another axis of the grid: an SM then has {wanted} CTAs"
+        + ", and each CTA more adds to the same addresses by atomics"
+        * (wanted < now),
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
         estimate=(min(1.3, gain**0.5), 1.0, gain),
@@ -132,33 +131,21 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
 
 def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:
     """Of loops that fill more buffers than `STAGES_WANTED`, where fewer leave room for another CTA."""
-    assert kernel.resources is not None
-    for loop in kernel.main_loops:
-        copies = buffers(kernel, loop)
-        depth = min((count for _, count, _ in copies), default=0)
-        stage = sum(size for _, _, size in copies)
-        for fewer in range(depth - 1, STAGES_WANTED - 1, -1):
-            if ctas(kernel, shared_bytes=kernel.resources.shared_bytes - (depth - fewer) * stage) > now:
-                by_launch = kernel.num_stages if launch_gives_stages(kernel, loop) else None
-                stages = (own_stages(kernel, loop) or by_launch or depth) - depth + fewer
-                yield kernel.finding(
-                    RULE.id,
-                    copies[0][0],
-                    "medium",
-                    f"an SM holds only {now * kernel.total_warps} warps of this kernel, because {depth} stages of "
-                    f"{stage} bytes fill its shared memory: while these warps wait, no MMA is issued",
-                    f"{with_stages(kernel, loop, str(stages))}, which leaves room for one more CTA",
-                    evidence | {"stages": depth, "stages_for_one_more": fewer},
-                    confidence="medium",
-                    estimate=(1.2, 1.0, 1.6),
-                    candidates=[{"num_stages": stages}] if launch_gives_stages(kernel, loop) else (),
-                )
-                return
-
-
-def _fills_once(kernel: Kernel, now: int) -> bool:
-    """Whether the launch has no CTA more than fit at once."""
-    return kernel.grid is not None and math.prod(kernel.grid) <= now * H200.sms
+    for loop in pipelines(kernel):
+        if (stages := for_one_more_cta(kernel, loop)) is not None:
+            yield kernel.finding(
+                RULE.id,
+                loop.copy,
+                "medium",
+                f"an SM holds only {now * kernel.total_warps} warps of this kernel, because {loop.depth} stages of "
+                f"{loop.stage_bytes} bytes fill its shared memory: while these warps wait, no MMA is issued",
+                f"{with_stages(kernel, loop.loop, str(stages))}, which leaves room for one more CTA",
+                evidence | {"stages": loop.depth, "stages_for_one_more": loop.depth - loop.stages + stages},
+                confidence="medium",
+                estimate=(1.2, 1.0, 1.6),
+                candidates=[{"num_stages": stages}] if launch_gives_stages(kernel, loop.loop) else (),
+            )
+            return
 
 
 def _fewer_stages(kernel: Kernel) -> list[dict[str, int]]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.measured import finding, moved_gb_per_s, share_of_copy
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
+
+_PASSES = "`kperf diagnose --static` names what torch does with the kernel's tensors"
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
@@ -34,4 +37,11 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("near-the-roof", "A kernel as fast as memory allows", check, is_bound=True)
+def _of_kernel(finding: Finding, kernel: Kernel) -> Finding:
+    """With where to look for torch's passes over what it loads and stores, which no launch on a GPU shows."""
+    if kernel.grid is None or kernel.as_written is None:
+        return finding
+    return finding.model_copy(update={"advice": f"{finding.advice}; {_PASSES}"})
+
+
+RULE = DynamicRule("near-the-roof", "A kernel as fast as memory allows", check, is_bound=True, of_kernel=_of_kernel)

@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from kperf.diagnose.kernel import (
     lines_of,
     loops_around,
     name_of,
+    names_of,
     own,
 )
 from kperf.diagnose.loops import read_by_wgmma
@@ -38,6 +40,7 @@ from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.warps import warps_of_row
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -53,7 +56,13 @@ _CACHED = 1.3
 _CARRIED = 3.0
 """Of an iteration that waits for its own bytes and moves few others."""
 _PART_OF_REGISTERS = 0.5
-"""Of an SM's, for the elements that a CTA keeps as 32-bit numbers: what is computed of them takes the others."""
+"""Of an SM's, for the elements that a CTA keeps: what is computed of them takes the others. With 32 warps a softmax and
+a layer norm of 32768 elements in float32 spill nothing, nor a gradient that keeps two rows of 16384; of twice as many
+elements they spill."""
+_WIDENED = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+_ONE_PASS = "compute all in one pass (an online algorithm)"
+_KEPT = "hold the whole row in registers, and load it once"
+_BACKWARDS = "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
 _PAST_L1 = re.compile(r"cacheModifier = (cg|cv)|isVolatile = true")
 _AGAIN = 2
 """Bytes that loads past L1 ask for, for each byte that is another one."""
@@ -90,20 +99,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 estimate=(gain, 1.0, _MOST),
             )
     yield from _past_l1(kernel)
+    again = {}
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
-        if earlier is None or _is_apart_from_wgmma(kernel, earlier, later):
-            continue
-        before = frame_of(earlier.operation)
-        no_room = _no_room(kernel, later)
+        if earlier is not None and not _is_apart_from_wgmma(kernel, earlier, later):
+            again[later.operation.line] = earlier, later
+    for earlier, later in again.values():
+        before, names = frame_of(earlier.operation), names_of(later.value, kernel)
+        row = _row_of(kernel, later, [one for _, one in again.values()])
+        no_room = ""
+        if row is not None and not row.fits and not row.is_reduced:
+            no_room = f", and a CTA's part of it, {row.elements} elements, is too long for registers"
         gain = _gain_of_one_less(kernel, later)
         yield kernel.finding(
             RULE.id,
             later.operation,
             "low" if no_room or gain < MEDIUM_GAIN else "medium",
-            f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}"
-            + no_room,
-            _advice(kernel, later, no_room=bool(no_room)),
+            f"{name_of(later.value, kernel)} {agreeing(len(names), 'is', 'are')} read at the same addresses as on line "
+            f"{before.line if before else 0}{no_room}",
+            _advice(kernel, later, row),
             {"bytes": later.tile_bytes, "first_line": before.line if before else 0},
             confidence="medium",
             estimate=(1.05, 1.0, 1.5) if no_room else (gain, 1.0, min(gain**3, 2.0)),
@@ -322,30 +336,97 @@ def _repeated_along(axis: int, dimensions: int, *, inside: bool) -> str:
     return f"tl.reshape(tl.broadcast_to(x[{', '.join(index)}], ({', '.join(shape)})), {ended})"
 
 
-def _no_room(kernel: Kernel, access: Access) -> str:
-    """Why a pass that stores has to load all again, in words; empty where a CTA's registers could keep it.
+@dataclass(frozen=True)
+class _Row:
+    """What a CTA loads twice in two loops: `elements` of it, None where that is not known.
+
+    each: registers of 32 bits for an element, with those of what else the second loop loads again. most: registers that
+    a CTA has for it. stored: elements of the result, where these are fewer; None where they are not, or not known.
+    """
+
+    elements: int | None
+    each: float
+    most: float
+    stored: int | None
+
+    @property
+    def tile(self) -> int:
+        """The elements of one tile that holds it, whose length is a power of two."""
+        return 1 << max((self.elements or 0) - 1, 0).bit_length()
+
+    @property
+    def fits(self) -> bool:
+        """Whether registers hold such a tile; True where the length of the row is not known."""
+        return self.elements is None or self.tile * self.each <= self.most
+
+    @property
+    def longest(self) -> int:
+        """Elements of the longest tile that registers hold."""
+        return 1 << int(math.log2(self.most / self.each))
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether registers hold the result, which one pass may add to from its first tile on."""
+        return self.stored is not None and self.stored <= self.most
+
+
+def _row_of(kernel: Kernel, access: Access, again: Sequence[Access]) -> _Row | None:
+    """Of a load in a loop; `again`: all that is loaded again. None without a loop, or with one of one iteration."""
+    loops = loops_around(access.operation)
+    if not loops or kernel.runs_once(loops[0]):
+        return None
+    together = [one for one in again if loops_around(one.operation)[0] is loops[0]]
+    elements, size = _elements_of_row(kernel, access), access.tensor.size
+    stores = [one for one in kernel.accesses if one.operation.name in STORES and one.operation in list(own(loops[0]))]
+    stored = 0 if not _has_stores(loops[0]) else None
+    if elements and stores and all(one.tensor.size < size for one in stores):
+        stored = elements // size * max(one.tensor.size for one in stores)
+    return _Row(
+        elements,
+        sum(one.tensor.size * _kept_bytes(kernel, one) for one in together) / 4 / size,
+        kernel.arch.sm_registers * _PART_OF_REGISTERS,
+        stored,
+    )
+
+
+def _elements_of_row(kernel: Kernel, access: Access) -> int | None:
+    """That the iterations of a load's loop load together by the launch, and no more than a CTA's part of the tensor.
 
     A CTA that works on one part of the tensor after another, in a loop around this one, may keep each of them.
     """
     loops, tensors = loops_around(access.operation), access.value.arguments & kernel.lengths.keys()
-    if kernel.grid is None or len(tensors) != 1 or len(loops) != 1 or not _has_stores(loops[0]):
-        return ""
-    elements = kernel.lengths[next(iter(tensors))] // math.prod(kernel.grid)
-    if elements <= kernel.arch.sm_registers * _PART_OF_REGISTERS:
-        return ""
-    return f", and a CTA's part of it, {elements} elements, is too long for registers"
+    iterations = kernel.iterations(loops[0])
+    known = [] if iterations is None else [iterations * access.tensor.size]
+    if kernel.grid is not None and len(tensors) == 1 and len(loops) == 1 and access.value.program:
+        known.append(kernel.lengths[next(iter(tensors))] // math.prod(kernel.grid))
+    return min(known, default=None)
 
 
-def _advice(kernel: Kernel, later: Access, *, no_room: bool) -> str:
-    if no_room:
-        return "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
+def _kept_bytes(kernel: Kernel, access: Access) -> int:
+    """Of an element in registers: of 16 bits as it is loaded, unless the kernel widens it."""
+    readers = kernel.readers.get(access.operation.line, ())
+    widened = access.operation.name != "tt.load" or any(op.name in _WIDENED for op, _ in readers)
+    return max(4 if widened else 2, access.tensor.bytes)
+
+
+def _advice(kernel: Kernel, later: Access, row: _Row | None) -> str:
     once = "keep what the first load returns in a variable, and leave out this load"
-    if not (loops := loops_around(later.operation)):
+    if not loops_around(later.operation):
         return once
-    if kernel.runs_once(loops[0]):
+    if row is None:
         return f"where one tile holds the whole row, as at this launch, leave out the loops, {once}"
-    keep = "let a larger BLOCK hold the whole row in registers, and load it once"
-    return keep if _has_stores(loops[0]) else f"compute all in one pass (an online algorithm); or {keep}"
+    ways = []
+    if row.stored == 0:
+        ways.append(_ONE_PASS)
+    elif row.is_reduced and not row.fits:
+        ways.append(f"{_ONE_PASS} with the {row.stored} elements of the result in registers: scale what is summed")
+    if row.elements is None:
+        ways.append(f"where a row has no more than {row.longest} elements, let one tile {_KEPT}")
+    elif row.fits:
+        warps = max(kernel.num_warps, warps_of_row(kernel, row.tile))
+        option = f": {kernel.with_option(f'num_warps={warps}')}" * (warps > kernel.num_warps)
+        ways.append(f"let one tile of {row.tile} elements {_KEPT}{option}")
+    return "; or ".join(ways) or _BACKWARDS
 
 
 def _has_stores(loop: Operation) -> bool:

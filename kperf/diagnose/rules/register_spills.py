@@ -1,14 +1,23 @@
 """Values that do not fit into a thread's registers and go through memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import MMAS, Kernel, own
-from kperf.diagnose.largest import largest_value
+from kperf.diagnose.ends_of_spills import (
+    TO_END_SPILLS,
+    Option,
+    is_whole_row,
+    most_registers,
+    options,
+    shorter_tile,
+)
+from kperf.diagnose.kernel import MMAS, MOST_WARPS, Kernel, own
+from kperf.diagnose.largest import Largest, largest_value
 from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
 from kperf.diagnose.rules.pointers_through_loops import handed_back
+from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import Spills, spills
 from kperf.diagnose.thresholds import MEDIUM_GAIN
@@ -53,39 +62,62 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"instructions in loops before they issue the next one (ptxas {waiting.warning})"
         )
     severity: Level = "high" if estimates else "medium" if found.gain >= MEDIUM_GAIN else "low"
-    after, first = _first(kernel)
-    repeated = not first and severity != "low" and warps_repeat_work(kernel)
-    most = _most_registers(kernel)
+    cause, first = _first(kernel)
+    compiled = not first and severity != "low"
+    wide = wide_row(kernel) if compiled else None
+    repeated = compiled and wide is None and warps_repeat_work(kernel)
+    most = most_registers(kernel, kernel.total_warps)
     limit = kernel.configuration.get("maxnreg", most)
     few = limit < most or kernel.resources.registers <= most * _FEW
-    lengths = value.tensor.shape if value is not None else ()
-    advice = kernel.halved(lengths) if repeated else kernel.warps_advice(lengths)
-    if few:
-        by = f"maxnreg={limit} leaves" if limit < most else "ptxas gave"
-        advice = (
-            f"{kernel.with_option(f'maxnreg={most}')}: {by} each thread only {kernel.resources.registers} registers; "
-            f"if values are still spilled, {advice}"
-        )
+    warps = wide.wanted if wide is not None else 2 * kernel.num_warps
+    fit = kernel.num_warps < warps <= MOST_WARPS and not repeated
+    after = options(kernel, registers=most if few else None, warps=warps if fit else None, compiled=compiled)
+    if found.severe and after:
+        estimates[0] = found.estimate_with(after[0].left, spilled)
+    advice = _advice(kernel, value, after, limit if limit < most else None)
     if first:
         severity, estimates = "low", [_HINT]
         advice = f"first {first}; if values are still spilled, {advice}"
     elif repeated and severity == "medium":
         severity = "low"
+    tried = [one.candidate for one in after if not first or one.name == "maxnreg"]
+    tried += [] if first or repeated else [one for one in kernel.more_warps() if one not in tried]
+    if value is not None and not is_whole_row(kernel, value):
+        tried += kernel.scaled(value.tensor.shape, 0.5)
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
         severity,
-        f"{after}{spilled} bytes of a thread's registers are spilled to memory "
-        f"({_instructions(found)} them){each}{waits}",
+        f"{cause}{spilled} bytes of a thread's registers are spilled to memory "
+        f"({_instructions(found)} them){each}{waits}{_leave(after)}",
         advice,
         evidence,
         estimate=max(estimates, default=_HINT if severity == "low" else (1.1, 1.0, 1.3)),
-        candidates=[
-            *([{"maxnreg": most}] if few else []),
-            *([] if first or repeated else kernel.more_warps()),
-            *kernel.scaled(lengths, 0.5),
-        ],
+        candidates=tried,
     )
+
+
+def _advice(kernel: Kernel, value: Largest | None, after: Sequence[Option], limit: int | None) -> str:
+    """The option that leaves least, and what to do beside it. limit: of registers, that the launch gives."""
+    shorter = shorter_tile(kernel, value, after)
+    if not after:
+        return shorter
+    best, advice = after[0], kernel.with_option(after[0].written)
+    if best.name == "maxnreg" and kernel.resources is not None:
+        by = f"maxnreg={limit} leaves" if limit is not None else "ptxas gave"
+        advice += f": {by} each thread only {kernel.resources.registers} registers"
+    if best.left is None and best.name == "maxnreg":
+        return f"{advice}; if values are still spilled, {shorter}"
+    if best.left is not None and not best.ends_spills:
+        return f"{advice}; {TO_END_SPILLS}{shorter}"
+    return advice if best.name == "maxnreg" else f"{advice}, or {shorter}"
+
+
+def _leave(after: Sequence[Option]) -> str:
+    """What each option leaves, in words, where one of them leaves anything."""
+    known = [one for one in after if one.left is not None]
+    some = any(not one.ends_spills for one in known)
+    return "".join(f"{'; ' if one is known[0] else ', '}{one.leaves}" for one in known if some)
 
 
 def _instructions(found: Spills) -> str:
@@ -114,12 +146,6 @@ def _first(kernel: Kernel) -> tuple[str, str]:
         if sum(one.registers for one in handed_back(kernel, loop)) * _REGISTER_BYTES >= kernel.resources.spilled_bytes:
             return _OF_POINTERS, "compute the pointers anew before the inner loop, as pointers-through-loops advises"
     return "", ""
-
-
-def _most_registers(kernel: Kernel) -> int:
-    """What a thread of the kernel may have, in steps of 8 below the most that there are."""
-    of_cta = kernel.arch.sm_registers // (kernel.total_warps * kernel.arch.warp_size)
-    return min(kernel.arch.thread_registers, of_cta // 8 * 8)
 
 
 RULE = Rule(

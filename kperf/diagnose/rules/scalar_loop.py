@@ -15,6 +15,8 @@ from kperf.diagnose.kernel import (
     loops_around,
     own,
 )
+from kperf.diagnose.numbers_at_once import gain_of_all_at_once, number_bytes
+from kperf.diagnose.occupancy import warps_of_vectors
 from kperf.diagnose.rarely import rarely_working
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
@@ -44,42 +46,80 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if any(op.name in STORES and tensor_types(op.rest) for op in inner):
             continue
         elements = _elements(kernel, inner, loads)
-        searching = [op for op in moving if any(one in loads for one in kernel.values.sources(op, 0))]
-        if elements >= kernel.threads:
-            continue
-        if searching:
-            counting = _is_counting(kernel, inner, searching)
-            yield kernel.finding(
-                RULE.id,
-                searching[0],
-                "medium",
-                "each iteration loads one number, and waits for it because it decides where the next number is",
-                "load a block of numbers at once (tl.arange) and count them with tl.histogram, or with tl.atomic_add"
-                if counting
-                else "load all numbers at once (tl.arange) and count with tl.sum those that are less than the wanted "
-                "one; or search on the host",
-                {"loads": len(searching)},
-                estimate=(1.2, 1.0, 3.0),
-            )
-        elif moving:
-            beside = _is_beside_tiles(kernel, loop)
-            scans = any(op.name == "tt.store" for op in inner)
-            yield kernel.finding(
-                RULE.id,
-                moving[0],
-                "low" if beside else "high",
-                "each iteration loads one number and waits for it, and "
-                + (
-                    f"computes with it for {elements} elements, fewer than the {kernel.threads} threads of the CTA"
-                    if elements > 1
-                    else "all threads of the CTA do the same work"
-                ),
-                f"load a block of numbers at once (tl.arange{', as another dimension of the tile' * (elements > 1)}), "
-                "and " + ("scan it with tl.cumsum" if scans else "reduce it with tl.sum or tl.max"),
-                {"loads": len(moving)},
-                # Of a row of 4096 numbers 36 x were measured (H200); how long the tiles take beside it is not known.
-                estimate=(1.05, 1.0, 3.0) if beside else (25.0, 2.0, 100.0),
-            )
+        if elements < kernel.threads and moving:
+            yield _of_numbers(kernel, loop, moving, elements)
+
+
+def _of_numbers(kernel: Kernel, loop: Operation, moving: Sequence[Operation], elements: int) -> Finding:
+    """Of a loop over numbers, by what it does with each. moving: the loads that follow the iteration."""
+    inner = list(inside(loop))
+    asked = [op for op in moving if any(one in moving for one in kernel.values.sources(op, 0))]
+    counting = _is_counting(kernel, inner, asked)
+    searching = [op for op in asked if counting or _is_awaited(kernel, inner, op)]
+    if searching:
+        return kernel.finding(
+            RULE.id,
+            searching[0],
+            "medium",
+            "each iteration loads one number, and waits for it because it decides where the next number is",
+            "load a block of numbers at once (tl.arange) and count them with tl.histogram, or with tl.atomic_add"
+            if counting
+            else "load all numbers at once (tl.arange) and count with tl.sum those that are less than the wanted one; "
+            "or search on the host",
+            {"loads": len(searching)},
+            estimate=(1.2, 1.0, 3.0),
+        )
+    beside = _is_beside_tiles(kernel, loop)
+    # Of a row of 4096 numbers 36 x were measured (H200); how long the tiles take beside it is not known.
+    gain = (1.05, 1.0, 3.0) if beside else gain_of_all_at_once(kernel, loop, moving) or (25.0, 2.0, 100.0)
+    work = (
+        f"computes with it for {elements} elements, fewer than the {kernel.threads} threads of the CTA"
+        if elements > 1
+        else "all threads of the CTA do the same work"
+    )
+    dimension = ", as another dimension of the tile" * (elements > 1)
+    return kernel.finding(
+        RULE.id,
+        moving[0],
+        "high" if gain[0] >= SEVERE_GAIN else "medium" if gain[0] >= MEDIUM_GAIN else "low",
+        f"each iteration loads one number and waits for it, and {work}",
+        f"load a block of numbers at once (tl.arange{dimension}), and {_use_of(kernel, inner, moving)}"
+        + _fewer_warps(kernel, loop, moving, elements),
+        {"loads": len(moving)},
+        estimate=gain,
+    )
+
+
+def _use_of(kernel: Kernel, inner: Sequence[Operation], moving: Sequence[Operation]) -> str:
+    """What to do with a block of numbers, in words: they are addresses, or are summed up to each, or to the end."""
+    stores = [op for op in inner if op.name in ("tt.store", *ATOMICS)]
+    at_numbers = [op for op in stores if any(one in moving for one in kernel.values.sources(op, 0))]
+    if at_numbers:
+        names = {"tt.store": "tl.store", "tt.atomic_rmw": "tl.atomic_add"}
+        calls = " and ".join(sorted({names.get(op.name, "tl.atomic_cas") for op in at_numbers}))
+        return f"give {calls} the tile of addresses that the numbers make, with the loop's conditions as the mask"
+    return (
+        "scan it with tl.cumsum" if any(op.name == "tt.store" for op in stores) else "reduce it with tl.sum or tl.max"
+    )
+
+
+def _fewer_warps(kernel: Kernel, loop: Operation, moving: Sequence[Operation], elements: int) -> str:
+    """That a tile of all numbers of the loop leaves threads without work, and what to do, in words; else empty."""
+    numbers = (kernel.iterations(loop) or 0) * elements
+    if not 0 < numbers < kernel.threads:
+        return ""
+    tile = 1 << (numbers - 1).bit_length()
+    warps = warps_of_vectors(kernel, tile * max(map(number_bytes, moving)))
+    ways = [kernel.with_option(f"num_warps={warps}")] if warps < kernel.num_warps else []
+    if (rows := kernel.threads // tile) > 1:
+        ways.append(f"let a CTA have {rows} such rows")
+    return f"; for {numbers} numbers {', or '.join(ways)}" if ways else ""
+
+
+def _is_awaited(kernel: Kernel, inner: Sequence[Operation], op: Operation) -> bool:
+    """Whether a number decides where the next one of the same load is, or the loop writes where it loads."""
+    stored = frozenset[str]().union(*(kernel.memory_of(one) for one in inner if one.name in (*STORES, *ATOMICS)))
+    return op in kernel.values.sources(op, 0) or bool(stored & kernel.memory_of(op))
 
 
 def _search(kernel: Kernel, loop: Operation) -> Iterator[Finding]:

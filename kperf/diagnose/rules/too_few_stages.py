@@ -30,8 +30,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if depth >= STAGES_WANTED or stages >= STAGES_WANTED or kernel.resources is None:
             continue
         more = sum(size for _, _, size in copies)
-        fitting = [wanted for wanted in _WANTED if _ctas_with(kernel, (wanted - stages) * more)]
-        if not fitting or _ctas_with(kernel, more) < max(ctas(kernel), 1):
+        now = max(ctas(kernel), 1)
+        fitting = [wanted for wanted in _WANTED if _ctas_with(kernel, (wanted - stages) * more) >= now]
+        if not fitting:
             continue
         advice = with_stages(kernel, loop, " or ".join(map(str, fitting)))
         if advice in advised and launch_gives_stages(kernel, loop):
