@@ -20,6 +20,7 @@ import triton
 from kperf.compat.triton import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
+from kperf.diagnose.experiments import naming
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
@@ -783,3 +784,16 @@ def test_without_a_gpu_it_is_one_sentence(tmp_path):
     done = kperf("diagnose", "--try", script)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "`kperf diagnose --static` needs no GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("advice", "likeliest", "fastest", "named"),
+    [
+        ("halve the tile: M=64 or N=128", "M=64", "N=128", "halve the tile: N=128"),
+        ("halve the tile: M=64 or N=128", "M=64", "M=64, N=128", "halve the tile: M=64, N=128"),
+        ("use num_warps=8, or halve it: M=64", "num_warps=8", "M=64", "use num_warps=8, or halve it: M=64"),
+        ("launch with num_warps=16", "num_warps=16", "num_warps=1", "launch with num_warps=1"),
+    ],
+)
+def test_of_several_candidates_advice_names_the_fastest(advice, likeliest, fastest, named):
+    assert naming(advice, likeliest, fastest) == named
