@@ -399,9 +399,9 @@ def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp
         (EACH_ROW, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
         (EACH_ROW, WHOLE, 32, "walk the row in a loop, in tiles of 8192", False),
         (ONCE, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
-        (ONCE, ELEMENTWISE, 16, "take a quarter of the tile", True),
-        (ALONG, WHOLE, 16, "take a quarter of the tile", True),
-        (ALONG, WHOLE, 32, "take a quarter of the tile", True),
+        (ONCE, ELEMENTWISE, 16, "take a quarter of the tile", False),
+        (ALONG, WHOLE, 16, "take a quarter of the tile: BLOCK=8192", True),
+        (ALONG, WHOLE, 32, "take a quarter of the tile: BLOCK=8192", True),
     ],
 )
 def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, warps, advice, halved):

@@ -50,7 +50,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     simple = [one for one in times if one[2].group == 1 and one[0] * _NEARLY <= best[0]]
     time, least, order = min(simple, key=lambda one: one[:2], default=best)
     gain = min(now / time, _MOST)
-    if gain < MEDIUM_GAIN:
+    if gain < (SEVERE_GAIN if schedule.jagged else MEDIUM_GAIN):  # parts are never equal
         return
     names = [_tensors(kernel, loads) for loads in (order.rows, order.columns) if loads]
     yield kernel.finding(
