@@ -19,9 +19,9 @@ from kperf.diagnose.kernel import (
     loops_around,
     name_of,
 )
-from kperf.diagnose.occupancy import bytes_of_cta, launched_ctas, least_ctas
+from kperf.diagnose.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
 from kperf.diagnose.waves import origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -122,12 +122,13 @@ def _of_addresses(kernel: Kernel, locks: Sequence[Operation]) -> Iterator[Findin
 
 
 def _fewer_ctas(kernel: Kernel) -> str:
-    """As few as keep memory busy; only the second way where the launch has no more."""
+    """As few as keep memory busy, and an SM's warps; only the second way where the launch has hardly more."""
     if kernel.grid is None or kernel.resources is None:
         return f"launch fewer CTAs that do more work each; {_SECOND_KERNEL}"
-    launched, least = launched_ctas(kernel), max(least_ctas(kernel), 1)
+    launched, warps = launched_ctas(kernel), math.ceil(FEW_WARPS_ON_SM / kernel.total_warps)
+    least = max(least_ctas(kernel), min(warps, ctas(kernel)), 1)
     few = f"{least} {agreeing(least, 'CTA', 'CTAs')} an SM"
-    if launched <= least:
+    if launched < 2 * least:
         return _SECOND_KERNEL.removeprefix("or ") + f": fewer than {few} do not keep memory busy" * (least > 1)
     return f"launch {few} in place of {launched}, each with more work, which keep memory busy; {_SECOND_KERNEL}"
 
