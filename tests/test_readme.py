@@ -199,6 +199,8 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     assert f"now it names {sped_up.named(last)} of the {len(last)}" in text
     faster = sum(map(public_rows.is_faster, last))
     assert f"make {faster} of the {len(last)} at least 10 % faster" in text
+    ours, theirs = followed.means(public_rows.recorded(folder).rows)
+    assert f"of the {len(last)} kernels' gains is {ours:.2f} x by kperf's advice, and {theirs:.2f} x by their" in text
 
 
 def speeds(page, what):

@@ -34,23 +34,38 @@ def markdown(folder: Path) -> str | None:
         return None
     authors = [row for row in shown.rows if row.faults]
     gained = [row for row in authors if is_faster(row)]
-    ours = {row.name: max([1.0, *(_speedup(one) for one in rows if one.follows == row.name)]) for row in authors}
-    mean, means = statistics.geometric_mean(ours.values()), statistics.geometric_mean(map(_speedup, authors))
+    ours = best(shown.rows)
+    by_findings, by_authors = means(shown.rows)
     as_fast = sum(ours[row.name] >= MOST_OF * _speedup(row) for row in gained)
     lines = [
         stamped(shown, rows),
         "",
         f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed by their findings, some in "
         f"two ways: {len(rows)} changes. {came_of(rows)}",
-        f"- The geometric mean of the {len(authors)} kernels' gains is {mean:.2f} x, and of their authors' gains "
-        f"{means:.2f} x. Here a kernel with two changes has the faster one's gain, and a kernel without a change, or "
-        "with changes that lose, counts as 1 x.",
+        f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x, and of their authors' "
+        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain, and a kernel without a "
+        "change, or with changes that lose, counts as 1 x.",
         f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
         f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
         "",
         *md.table(HEAD, (cells(row, _of_author(shown.rows, row)) for row in rows)),
     ]
     return "\n".join(lines)
+
+
+def best(rows: Sequence[PublicRow]) -> dict[str, float]:
+    """Of each kernel that its authors changed, what the best change by findings gains; 1 without one."""
+    gains = {row.name: 1.0 for row in rows if row.faults}
+    for row in rows:
+        if row.follows:
+            gains[row.follows] = max(gains[row.follows], _speedup(row))
+    return gains
+
+
+def means(rows: Sequence[PublicRow]) -> tuple[float, float]:
+    """The geometric means of what findings and of what authors gain, over the kernels that authors changed."""
+    authors = [_speedup(row) for row in rows if row.faults]
+    return statistics.geometric_mean(best(rows).values()), statistics.geometric_mean(authors)
 
 
 def cells(row: PublicRow, author: PublicRow | None) -> tuple[str, ...]:
