@@ -43,8 +43,8 @@ def markdown(folder: Path) -> str | None:
         f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed by their findings, some in "
         f"two ways: {len(rows)} changes. {came_of(rows)}",
         f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x, and of their authors' "
-        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain, and a kernel without a "
-        "change, or with changes that lose, counts as 1 x.",
+        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain. A kernel counts as 1 x if "
+        "it has no change, or if its changes lose or make the outputs differ.",
         f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
         f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
         "",
