@@ -220,7 +220,8 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: 
     if hidden:
         console.print(Text(f"  and {hidden} more: --explain shows all"))
     if not shown:
-        console.print(Text(f"  nothing found; {diagnosis.bound.message}"))
+        nothing = "nothing that is faster was found" if hidden else "nothing found"
+        console.print(Text(f"  {nothing}; {diagnosis.bound.message}"))
     if diagnosis.not_tried:
         what = "the rest was not" if any(one.tried or one.dropped for one in diagnosis.findings) else "nothing was"
         console.print(Text(f"  {what} tried: {diagnosis.not_tried}"))

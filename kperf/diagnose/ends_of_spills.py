@@ -67,7 +67,9 @@ def options(
     found = [Option("maxnreg", registers, of_limit, registers)] if registers else []
     if warps:
         found.append(Option("num_warps", warps, of_warps, most_registers(kernel, warps)))
-    return sorted(found, key=lambda one: (one.left is None, 0 if one.ends_spills else one.left or 0))
+    spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
+    better = [one for one in found if one.left is None or one.left < spilled]
+    return sorted(better, key=lambda one: (one.left is None, 0 if one.ends_spills else one.left or 0))
 
 
 def _spilled_with_limit(kernel: Kernel, registers: int) -> int | None:

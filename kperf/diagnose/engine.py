@@ -12,7 +12,7 @@ from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
 from kperf.diagnose.loops import longest_loops
-from kperf.diagnose.rule import DynamicRule, Rule, all_rules, doubts_results, dynamic_rules, static_rules
+from kperf.diagnose.rule import DynamicRule, Rule, doubts_results, dynamic_rules, static_rules
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.diagnose.witness import witnessed
 from kperf.errors import UsageError
@@ -48,12 +48,16 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     for one in dynamic_rules():
         of_launches = [_found_by(one, timeline, skipped) for timeline in mine]
         for measured in itertools.chain(*of_launches):
-            found = _with_measured(found, one.of_kernel(measured, kernel), one.explained_by, kernel)
+            of_kernel = _of_kernel(one, measured, kernel, skipped)
+            found = _with_measured(found, of_kernel, one.explained_by, kernel)
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
         unlimited = {rule.id for rule in static_rules() if rule.moves_less or rule.of_results}
-        found = [one if one.id in unlimited else _within(one, most) for one in found if _may_gain(one, most)]
+        if most < TUNED_GAIN:  # a hint would say that it gains nothing
+            said = unlimited | {rule.id for rule in dynamic_rules()}
+            found = [one for one in found if one.estimate is None or one.id in said]
+        found = [one if one.id in unlimited else _within(one, most) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
@@ -79,6 +83,17 @@ def _found_by(rule: Rule | DynamicRule, subject: Any, skipped: dict[str, str]) -
     except Exception as error:
         skipped[rule.id] = f"{FAILED} with {type(error).__name__}"
         return []
+
+
+def _of_kernel(rule: DynamicRule, measured: Finding, kernel: Kernel, skipped: dict[str, str]) -> Finding:
+    """A finding with what the kernel's code says; as a timeline has it, if that fails. Raises as `_found_by`."""
+    try:
+        return rule.of_kernel(measured, kernel)
+    except UsageError:
+        raise
+    except Exception as error:
+        skipped[rule.id] = f"{FAILED} with {type(error).__name__}"
+        return measured
 
 
 def _causes(findings: Sequence[Finding]) -> list[Finding]:
@@ -136,12 +151,6 @@ def _at_one_line(one: Source, other: Source) -> bool:
 def _most_of(bounds: Sequence[Finding]) -> float:
     """The most that any advice gives a launch of which a rule says these; infinity where it says no such number."""
     return min((one.estimate.high for one in bounds if one.estimate is not None), default=math.inf)
-
-
-def _may_gain(finding: Finding, most: float) -> bool:
-    """Whether it says more than that a change gives less than `TUNED_GAIN`, as each does of a launch at its bound."""
-    unlimited = {rule.id for rule in all_rules() if isinstance(rule, DynamicRule) or rule.moves_less or rule.of_results}
-    return most >= TUNED_GAIN or finding.estimate is None or finding.id in unlimited
 
 
 def _within(finding: Finding, most: float) -> Finding:

@@ -178,11 +178,16 @@ def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Find
 
 
 def naming(advice: str, likeliest: str, fastest: str) -> str:
-    """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose."""
+    """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose.
 
+    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it.
+    """
     parts = set(fastest.split(", "))
     choices = [one for one in _CHOICE.findall(advice) if parts <= set(one.split(" or "))]
-    return advice.replace(choices[0], fastest) if choices else advice.replace(likeliest, fastest)
+    if choices:
+        return advice.replace(choices[0], fastest)
+    reason = r"(: [^;]*)?" if fastest.partition("=")[0] != likeliest.partition("=")[0] else ""
+    return re.sub(rf"\b{re.escape(likeliest)}\b{reason}", fastest, advice, count=1)
 
 
 def _is_named(explored: Finding, findings: Sequence[Finding]) -> bool:

@@ -50,8 +50,9 @@ class Spills:
 
     def estimate_with(self, left: int | None, spilled: int) -> tuple[float, float, float]:
         """The same of a change that leaves so many of the spilled bytes; all are gone where that is not known."""
-        gain, _, most = self.estimate
-        return gain / (1 + (gain - 1) * min((left or 0) / spilled, 1)), 1.1, most
+        gain, least, most = self.estimate
+        likely = gain / (1 + (gain - 1) * min((left or 0) / spilled, 1))
+        return likely, min(least, likely), most
 
 
 def spills(kernel: Kernel) -> Spills | None:

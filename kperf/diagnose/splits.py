@@ -12,6 +12,7 @@ from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS
 
+_MAXIMA = ("arith.maximumf", "arith.maxnumf")
 _MOST_WORK = 0.5
 """Of a CTA, which a loop holds that is worth a split."""
 
@@ -37,10 +38,12 @@ def _of_loop(kernel: Kernel, loop: Operation, times: int) -> str:
     if parts := _parts(kernel, loop):
         return f"let more of them share {place}, with {' or '.join(f'{one}={now * times}' for one, now in parts)}"
     results = any(name.partition("#")[0] in loop.results for op in kernel.operations for name in op.operands)
+    maxima = any(op.name in _MAXIMA for op in own(loop))
     added = ", ".join(_added_in_memory(kernel, loop))
     return (
         f"let {times} CTAs take parts of {place}"
-        + (" and add their results" if results else "")
+        + (f" and {'combine' if maxima else 'add'} their results" if results else "")
+        + (", with sums rescaled to the largest maximum" if results and maxima else "")
         + (f", and add to {added} by tl.atomic_add" if added else "")
     )
 

@@ -500,7 +500,7 @@ def _side_by_side(index: Value) -> bool:
 
 def _runs_along(op: Operation, index: Value, axis: int | None) -> bool:
     """Whether the indices that an operation compares lie side by side along this dimension of its tile."""
-    if axis is None or index.numbers.ndim == 1:
+    if axis is None or index.numbers.ndim <= max(axis, 1):  # of fewer dimensions than the tile
         return _along(op) in (None, axis) and _side_by_side(index)
     return index.numbers.shape[axis] > 1 and bool(np.all(np.diff(index.numbers, axis=axis) == 1))
 

@@ -147,7 +147,7 @@ def schedule_of(kernel: Kernel, *, jagged: bool = False) -> Schedule | None:
     times = {loop.line: _iterations(turns, loop, loops_around(loop)) for loop in loops}
     known = {line: float(one.mean()) for line, one in times.items() if one is not None}
     loads = [op for loop in loops for op in _tile_loads(loop)]
-    if jagged and not known and not turns.over_tiles:
+    if jagged and not known and not turns.over_tiles and any(_ends_in_memory(kernel, loop) for loop in loops):
         turns = replace(turns, origins=_origins(kernel, kernel.grid, _APART))
         swept = _of_equal_parts(kernel, _all_swept(kernel, turns, loads))
         known = {loop.line: _iterations_of_parts(kernel, swept or (), loop) for loop in loops}
@@ -167,6 +167,12 @@ def schedule_of(kernel: Kernel, *, jagged: bool = False) -> Schedule | None:
     return replace(made, jagged=jagged)
 
 
+def _ends_in_memory(kernel: Kernel, loop: Operation) -> bool:
+    """Whether the beginning or the end of a loop is a number that was read."""
+    bounds = [kernel.values.operand(loop, place) for place in (_LOWER, _UPPER)] if loop.name == "scf.for" else []
+    return any(one is not None and one.loaded for one in bounds)
+
+
 def _of_equal_parts(kernel: Kernel, swept: Sequence["_Swept"] | None) -> list["_Swept"] | None:
     """What loads bring, if the different tiles of each are equal parts of its tensor. None if a length is not known."""
     found = []
@@ -175,8 +181,10 @@ def _of_equal_parts(kernel: Kernel, swept: Sequence["_Swept"] | None) -> list["_
         if len(lengths) != 1 or lengths[0] is None:
             return None
         first, _ = different(load.begins.T, len(load.begins))
-        element = next(one.bytes for one in tensor_types(load.operation.rest) if one.element.startswith("!tt.ptr"))
-        part = lengths[0] * element // len(first)
+        pointers = [one for one in tensor_types(load.operation.rest) if one.element.startswith("!tt.ptr")]
+        if not pointers:  # of TMA
+            return None
+        part = lengths[0] * pointers[0].bytes // len(first)
         found.append(replace(load, bytes=np.full(len(load.begins), part)))
     return found or None
 

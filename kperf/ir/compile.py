@@ -29,6 +29,7 @@ from kperf.ir.levels import TEXTS
 from kperf.ir.locations import STAYED, Moved, split
 from kperf.ir.machine import MachineCode, read_machine_code
 from kperf.ir.paths import parted
+from kperf.ir.ptx import with_registers
 from kperf.ir.ttgir import Module
 
 Item = TypeVar("Item")
@@ -408,10 +409,15 @@ def ptxas_says(ptx: str, arch: Arch) -> str:
 
 
 def spilled_with(ptx: str, arch: Arch, registers: int) -> int | None:
-    """Bytes of a thread's registers that ptxas spills with `maxnreg=registers`; None if it assembles nothing so."""
+    """Bytes of a thread's registers that ptxas spills with `maxnreg=registers`; None if it assembles nothing so.
+
+    Or if the PTX is not understood.
+    """
     text = re.sub(r"^\.maxnreg \d+\n", "", ptx, flags=re.MULTILINE)
-    text = re.sub(r"^(\.reqntid \d+)\n", rf"\1\n.maxnreg {registers}\n", text, count=1, flags=re.MULTILINE)
-    stack = re.findall(r"(\d+) bytes stack frame", ptxas_says(text, arch))
+    try:
+        stack = re.findall(r"(\d+) bytes stack frame", ptxas_says(with_registers(text, registers), arch))
+    except UsageError:  # PTX that is not understood
+        return None
     return max(max(map(int, stack)) - _array_bytes(ptx), 0) if stack else None
 
 

@@ -24,7 +24,7 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 
 
 def markdown(folder: Path) -> str | None:
-    """The section of docs/public.md; None if no such change is recorded.
+    """The section of docs/public.md; None if no such change is recorded, or no author's.
 
     A kernel that nobody could change by its findings counts as one whose speed stays.
     """
@@ -33,6 +33,8 @@ def markdown(folder: Path) -> str | None:
     if not rows:
         return None
     authors = [row for row in shown.rows if row.faults]
+    if not authors:
+        return None
     gained = [row for row in authors if is_faster(row)]
     ours = best(shown.rows)
     by_findings, by_authors = means(shown.rows)
@@ -43,8 +45,8 @@ def markdown(folder: Path) -> str | None:
         f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed by their findings, some in "
         f"two ways: {len(rows)} changes. {came_of(rows)}",
         f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x, and of their authors' "
-        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain. A kernel counts as 1 x if "
-        "it has no change, or if its changes lose or make the outputs differ.",
+        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain. A kernel counts as 1 x "
+        "if it has no change, or if its changes lose or make the outputs differ.",
         f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
         f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
         "",
@@ -57,7 +59,7 @@ def best(rows: Sequence[PublicRow]) -> dict[str, float]:
     """Of each kernel that its authors changed, what the best change by findings gains; 1 without one."""
     gains = {row.name: 1.0 for row in rows if row.faults}
     for row in rows:
-        if row.follows:
+        if row.follows in gains:
             gains[row.follows] = max(gains[row.follows], _speedup(row))
     return gains
 

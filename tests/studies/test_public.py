@@ -239,8 +239,8 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         "their gains, 2 make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), and 0 do "
         "neither. The gain of 1 change does not count, because its outputs differ.",
         "- The geometric mean of the 4 kernels' gains is 1.68 x, and of their authors' gains 2.83 x. Here a kernel "
-        "with two changes has the faster one's gain. A kernel counts as 1 x if it has no change, or if its changes lose "
-        "or make the outputs differ.",
+        "with two changes has the faster one's gain. A kernel counts as 1 x if it has no change, or if its changes "
+        "lose or make the outputs differ.",
         "- Of the 3 kernels that their authors made at least 10% faster, kperf's findings make 1 at least 90% as fast "
         "as their authors did.",
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.kernel import ASYNC_COPIES, TMA_LOADS, Kernel
 from kperf.diagnose.loops import launch_gives_stages, with_stages
 from kperf.diagnose.measured import finding, memory_cycles_of_sm, region_of, saved
 from kperf.diagnose.occupancy import ctas
@@ -19,6 +19,8 @@ _NOT_PIPELINED = (
     "first let the compiler pipeline the tiles that the loop loads (loads-not-pipelined): num_stages changes nothing "
     "for other loads"
 )
+_AHEAD = (*ASYNC_COPIES, *TMA_LOADS)
+"""What fills buffers, perhaps in a loop without MMAs: of another warp group."""
 _MORE = (1, 2, 3)
 """Stages, of which one is enough in most cases."""
 
@@ -50,19 +52,22 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-def _of_kernel(finding: Finding, kernel: Kernel) -> Finding:
+def _of_kernel(measured: Finding, kernel: Kernel) -> Finding:
     """With the number of stages that leaves an SM as many CTAs; or with what to do where no larger one does."""
     wanted, advice = _wanted(kernel)
     if advice:
-        return finding.model_copy(update={"advice": advice, "candidates": [{"num_stages": one} for one in wanted]})
+        return measured.model_copy(update={"advice": advice, "candidates": [{"num_stages": one} for one in wanted]})
     least = kernel.num_stages or 0
-    return finding.model_copy(update={"candidates": [one for one in finding.candidates if one["num_stages"] > least]})
+    more = [one for one in measured.candidates if one["num_stages"] > least]
+    return measured.model_copy(update={"candidates": more})
 
 
 def _wanted(kernel: Kernel) -> tuple[list[int], str]:
     """Numbers of stages to try, and the advice; empty where one stage, or nothing that is known, is to blame."""
     loops = pipelines(kernel)
-    if kernel.resources is None or (not loops and (kernel.num_stages or 1) == 1):
+    if kernel.resources is None or (
+        not loops and ((kernel.num_stages or 1) == 1 or any(True for _ in kernel.named(*_AHEAD)))
+    ):
         return [], ""
     if not loops:
         return [], _NOT_PIPELINED

@@ -155,7 +155,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     if alone
                     else (gain, min(gain, 1.2), most),
                     candidates=[{"num_stages": stages} for stages in fitting]
-                    if kernel.num_stages == 1 and own_stages(kernel, loop) is None and alone != 2
+                    if kernel.num_stages in UNPIPELINED and own_stages(kernel, loop) is None and alone != 2
                     else (),
                 )
 

@@ -375,7 +375,7 @@ def _row_of(kernel: Kernel, access: Access, again: Sequence[Access]) -> _Row | N
     loops = loops_around(access.operation)
     if not loops or kernel.runs_once(loops[0]):
         return None
-    together = [one for one in again if loops_around(one.operation)[0] is loops[0]]
+    together = [one for one in again if loops_around(one.operation)[:1] == [loops[0]]]
     elements, size = _elements_of_row(kernel, access), access.tensor.size
     stores = [one for one in kernel.accesses if one.operation.name in STORES and one.operation in list(own(loops[0]))]
     stored = 0 if not _has_stores(loops[0]) else None

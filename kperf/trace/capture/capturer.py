@@ -51,7 +51,7 @@ class _Launched:
 
 
 @dataclass(frozen=True)
-class _Sampled:
+class _BeforeLaunch:
     """What was done before a launch that is traced: its samples, or why there are none; and the launch on copies."""
 
     samples: Sampled | None = None
@@ -108,7 +108,7 @@ class Capturer:
                 self._alone.enter_context(device.exclusive())
                 instrumented = self._instrumented(kernel, call.grid)
             compiled_s = time.monotonic() - begin
-            sampled = self._sampled(kernel, call) if self._options.samples else _Sampled()
+            sampled = self._sampled(kernel, call) if self._options.samples else _BeforeLaunch()
             begin = time.monotonic() - compiled_s
             kernel.taken = self._capture(kernel, number, call, instrumented)
             if sampled.repeated is not None and not kernel.taken.is_complete:
@@ -175,43 +175,44 @@ class Capturer:
 
     def _capture_whole(self, kernel: Kernel, taken: CapturedLaunch, repeated: Repeated) -> CapturedLaunch:
         """The launch once more, with room for all events that it wrote; as it was taken if there is no more room."""
-        with self.compiling:
-            larger = self._instrumented(kernel, taken.grid)
-        if larger is taken.instrumented:
+        try:
+            with self.compiling:
+                larger = self._instrumented(kernel, taken.grid)
+            if larger is taken.instrumented:
+                return taken
+            return self._capture(kernel, taken.number, repeated.call, larger)
+        except Exception as error:  # as in `trace`; the script's own launch is over
+            self._say(f"{kernel.name} is not launched again with room for all events: {why(error)}")
             return taken
-        return self._capture(kernel, taken.number, repeated.call, larger)
 
-    def _sampled(self, kernel: Kernel, call: LaunchCall) -> _Sampled:
-        """Let the GPU sample the original kernel before a launch, unless it did, or could not, at an equal one."""
+    def _sampled(self, kernel: Kernel, call: LaunchCall) -> _BeforeLaunch:
+        """Let the GPU sample the original kernel before a launch, on copies, which the launch may be made on once more.
+
+        Not where it sampled an equal launch, or could not: how much room events need is known from that one.
+        """
         before = kernel.taken
         if before and (before.grid, before.arguments) == (call.grid, _described(kernel.compiled, call.arguments)):
-            return _Sampled(before.samples, before.no_samples)
+            return _BeforeLaunch(before.samples, before.no_samples)
+        if self._no_samples:
+            return _BeforeLaunch(None, self._no_samples)
         begin = time.monotonic()
         try:
             made = repeated(kernel.compiled, call, self._gpu)
-        except Exception as error:  # as in `trace`
-            return _Sampled(None, self._not_sampled(kernel, error))
-        try:
-            if self._no_samples:
-                raise RefusedError(self._no_samples)
             samples = sample(kernel.compiled, made, self._gpu)
+            with self._gpu.on(call.stream):
+                made.begin()
         except Exception as error:  # as in `trace`
-            found = _Sampled(None, self._not_sampled(kernel, error), made)
-        else:
-            found = _Sampled(samples, "", made)
-            count, took = sum(pc.samples for pc in samples.pcs), time.monotonic() - begin
-            self._say(f"sampled {kernel.name}, {count} samples ({took:.1f} s)")
-        with self._gpu.on(call.stream):
-            made.begin()
-        return found
+            return _BeforeLaunch(None, self._not_sampled(kernel, error))
+        count, took = sum(pc.samples for pc in samples.pcs), time.monotonic() - begin
+        self._say(f"sampled {kernel.name}, {count} samples ({took:.1f} s)")
+        return _BeforeLaunch(samples, "", made)
 
     def _not_sampled(self, kernel: Kernel, error: Exception) -> str:
         """Why, which is said: of what holds in this process once."""
         if not isinstance(error, RefusedError):
             self._say(f"{kernel.name} is not sampled: {why(error)}")
             return why(error)
-        if not self._no_samples:
-            self._say(f"nothing is sampled: {error}")
+        self._say(f"nothing is sampled: {error}")
         self._no_samples = str(error)
         return self._no_samples
 
