@@ -262,7 +262,7 @@ def test_a_loop_of_one_iteration_does_nothing_again(tmp_path, length, iterations
         )
     else:
         assert "each iteration reduces 2048 elements" in found["reduction-in-loop", 9].message
-        assert again.advice.startswith("let a larger BLOCK hold the whole row in registers")
+        assert again.advice.startswith("let one tile of 4096 elements hold the whole row in registers")
         assert "each iteration loads the same 8192 bytes of w again" in found["redundant-load", 12].message
 
 

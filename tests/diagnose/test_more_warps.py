@@ -173,6 +173,15 @@ def test_a_stage_that_costs_a_cta_is_not_advised(shared_bytes, words):
     assert finding.advice.endswith(f"takes 32768 bytes of shared memory, with which {words}")
 
 
+@pytest.mark.parametrize(("grid", "words"), [((64, 64, 1), "with which 1 CTA fits"), ((8, 8, 1), "which are enough")])
+def test_a_launch_of_few_ctas_may_have_stages_for_one_of_them_on_an_sm(grid, words):
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of("planted/two_stages")
+    half = replace(kernel.resources, shared_bytes=98304)
+    full = replace(kernel, name=timeline.kernel, resources=half, grid=grid)
+    (finding,) = (one for one in diagnose(full, [timeline]).findings if one.id == "exposed-loads")
+    assert words in finding.advice
+
+
 BRANCHED = """
 import torch, triton, triton.language as tl
 

@@ -941,7 +941,7 @@ def test_a_row_that_no_registers_hold_is_read_twice_by_what_stores_it(tmp_path, 
     assert (f"a CTA's part of it, {columns} elements, is too long" in finding.message) == (severity == "low")
 
 
-GRADIENT = """
+NORM_GRADIENT = """
 def gradient(x, g, w, y, n, BLOCK: tl.constexpr):
     row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
@@ -963,7 +963,7 @@ def test_all_that_a_loop_loads_again_has_to_fit_into_registers(tmp_path, weight,
         f'x, g, y = (torch.empty(4096, {columns}, device="cuda") for _ in range(3))\n'
         f"gradient[(4096,)](x, g, torch.empty({columns}, device='cuda'), y, {columns}, 1024)"
     )
-    advice = found(tmp_path, GRADIENT.replace("WEIGHT", weight), launch)["redundant-load"].advice
+    advice = found(tmp_path, NORM_GRADIENT.replace("WEIGHT", weight), launch)["redundant-load"].advice
     assert advice.startswith("let one tile of" if keeps else "let this loop run from the end")
 
 
