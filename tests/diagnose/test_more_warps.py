@@ -418,6 +418,19 @@ def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, 
     assert ({"BLOCK": 16384} in finding.candidates) == halved
 
 
+def test_more_warps_are_not_combined_with_registers_that_they_cannot_have(tmp_path):
+    """1024 threads of 128 registers are twice as many registers as an SM has."""
+    text = SHIFTED.replace("num_warps=WARPS", "num_warps=16, maxnreg=128")
+    script = tmp_path / "shifted.py"
+    script.write_text(text.replace("LOOP", EACH_ROW[0]).replace("ROW", EACH_ROW[1]).replace("STORE", WHOLE))
+    (limited,) = inputs.read(str(script), (), SM_90A)
+    finding = next(one for one in register_spills.check(limited))
+    left = spilled_with(limited, num_warps=32, maxnreg=64)
+    assert f"num_warps=32, maxnreg=64 leaves {left} bytes" in finding.message
+    assert finding.advice.startswith("launch with num_warps=32, maxnreg=64; so that nothing is spilled, ")
+    assert finding.candidates == [{"num_warps": 32, "maxnreg": 64}]
+
+
 def test_warps_that_are_too_few_say_what_more_of_them_leave(tmp_path):
     kernel = shifted(tmp_path, *EACH_ROW, WHOLE, 4)
     finding = found(kernel)["too-few-warps"]
