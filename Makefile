@@ -222,12 +222,12 @@ test-docker: setup ## the tests that need a Docker engine
 mutants: setup ## do the tests fail when the program is wrong? The listed changes and a sample; OPTIONS="--sample 300"
 	@$(PYTHON) -m tests.mutation $(words)
 
-# docs/words.txt: words that documents and help texts do not use, and what they use in their place. The table of
-# docs/operators.md has the words of a record.
+# docs/words.txt: words that documents and help texts do not use, and what they use in their place. The tables of
+# docs/operators.md and of public kernels (`kernel` (owner/name, path)) have the words of a record.
 WORDED := README.md artifact.md CHANGELOG.md CONTRIBUTING.md docs kperf/cli
 check: setup ## ruff, ruff format, mypy; spelling and words
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
-	@$(PYTHON) -m codespell_lib && $(PYTHON) -m codespell_lib -D docs/words.txt --skip docs/operators.md --ignore-regex '`[^`]*`' $(WORDED)
+	@$(PYTHON) -m codespell_lib && $(PYTHON) -m codespell_lib -D docs/words.txt --skip docs/operators.md --ignore-regex '^\| `[^`]*` \([^ ]*/[^ ]*, .*|`[^`]*`' $(WORDED)
 
 dist: ## the sdist, the wheel and the lock's bill of materials into dist/, the same bytes twice (needs uv)
 	@.ci/dist

@@ -27,7 +27,7 @@ from kperf.paper import (
 from kperf.paper.units import measured
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import fig13, interleaved, public, public_rows, sped_up
+from kperf.studies import fig13, followed, interleaved, public, public_rows, sped_up
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
@@ -180,7 +180,8 @@ def test_the_timers_beside_tritonbenchs_are_of_the_day_of_the_record():
 
 
 def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
-    rows = [row for row in RecordStore(RECORDED / "h200", "public", public_rows.ROWS).points() if not row.faults]
+    points = RecordStore(RECORDED / "h200", "public", public_rows.ROWS).points()
+    rows = [row for row in points if not row.faults and not row.follows]
     recorded = {row.repository.partition("/")[2] for row in rows if row.run == rows[-1].run}
     line = next(line for line in PAGES["docs/README.md"].splitlines() if line.startswith("| [Public kernels]"))
     named = line.partition("kernels of ")[2].rstrip("? |").replace(" and ", ", ").split(", ")
@@ -198,6 +199,8 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     assert f"now it names {sped_up.named(last)} of the {len(last)}" in text
     faster = sum(map(public_rows.is_faster, last))
     assert f"make {faster} of the {len(last)} at least 10 % faster" in text
+    ours, theirs = followed.means(public_rows.recorded(folder).rows)
+    assert f"of the {len(last)} kernels' gains is {ours:.2f} x by kperf's advice, and {theirs:.2f} x by their" in text
 
 
 def speeds(page, what):
@@ -331,6 +334,7 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew."""
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
     assert between_marks("docs/public.md", "sped-up") == sped_up.markdown(RECORDED / "h200")
+    assert between_marks("docs/public.md", "followed") == followed.markdown(RECORDED / "h200")
 
 
 def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():

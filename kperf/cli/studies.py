@@ -122,7 +122,7 @@ def public(
 ) -> None:
     """Kernels of public packages before and after a change: that a finding advises, or that their authors made."""
     from kperf.record.files import write_between_marks
-    from kperf.studies import public, sped_up
+    from kperf.studies import followed, public, sped_up
 
     if write is None:
         take_no_gpu(gpu)
@@ -132,6 +132,8 @@ def public(
         write_between_marks(write, "public", public.markdown(folder))
         if (text := sped_up.markdown(folder)) is not None:
             write_between_marks(write, "sped-up", text)
+        if (text := followed.markdown(folder)) is not None:
+            write_between_marks(write, "followed", text)
 
 
 @app.command()

@@ -260,7 +260,7 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     faster = best is not None and best.low >= TUNED_GAIN
     telling = ("agrees",) if faster else ("agrees", "disagrees")
     if finding.witness is not None and finding.witness.agreement in telling:
-        decides = ", and decide: events disturb this kernel" if finding.witness.decides else ""
+        decides = ", and decide" if finding.witness.decides else ""
         verb = "agree" if finding.witness.agreement == "agrees" else "disagree"
         console.print(Text(f"          samples {verb}{decides}: {finding.witness.message}"))
     if finding.checked is not None:

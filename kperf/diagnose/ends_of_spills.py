@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kperf.diagnose.kernel import Kernel, loops_around, mask_place
+from kperf.diagnose.kernel import Kernel, loops_around, mask_place, named
 from kperf.diagnose.largest import Largest
 from kperf.diagnose.starts import row_lengths
 from kperf.diagnose.thresholds import SPILLED_BYTES
@@ -91,7 +91,8 @@ def shorter_tile(kernel: Kernel, value: Largest | None, after: Sequence[Option])
         times *= 2
     if value is not None and is_whole_row(kernel, value):
         return f"walk the row in a loop, in tiles of {value.tensor.size // times}"
-    return "halve the tile" if times == 2 else f"take {_PARTS.get(times, f'a {times}th')} of the tile"
+    part = "halve the tile" if times == 2 else f"take {_PARTS.get(times, f'a {times}th')} of the tile"
+    return part + named(kernel.scaled(value.tensor.shape if value is not None else (), 1 / times), before=": ")
 
 
 def is_whole_row(kernel: Kernel, value: Largest) -> bool:

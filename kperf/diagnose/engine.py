@@ -11,6 +11,7 @@ from typing import Any
 from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
+from kperf.diagnose.loops import longest_loops
 from kperf.diagnose.rule import DynamicRule, Rule, all_rules, doubts_results, dynamic_rules, static_rules
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.diagnose.witness import witnessed
@@ -47,7 +48,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     for one in dynamic_rules():
         of_launches = [_found_by(one, timeline, skipped) for timeline in mine]
         for measured in itertools.chain(*of_launches):
-            found = _with_measured(found, one.of_kernel(measured, kernel), one.explained_by)
+            found = _with_measured(found, one.of_kernel(measured, kernel), one.explained_by, kernel)
         if one.is_bound and mine:
             most = min(most, max(map(_most_of, of_launches)))
     if math.isfinite(most):
@@ -104,14 +105,22 @@ def _with_effects(cause: Finding, effects: Sequence[Finding]) -> Finding:
     return cause.model_copy(update={"evidence": shown | cause.evidence | {"explains": rules}}) if effects else cause
 
 
-def _with_measured(findings: Sequence[Finding], measured: Finding, causes: Sequence[str]) -> list[Finding]:
+def _with_measured(
+    findings: Sequence[Finding], measured: Finding, causes: Sequence[str], kernel: Kernel
+) -> list[Finding]:
     """With what a timeline shows: as evidence of the finding that names its cause at that line, else as its own.
 
-    The estimate stays the cause's: what waits could save at most says little of what stands behind them.
+    The estimate stays the cause's: what waits could save at most says little of what stands behind them. A timeline
+    shows the loop that runs most often: of several loops that have the line, what is found in another one is no cause.
     """
+    at_line = [one for one in findings if one.id in causes and _at_one_line(one.source, measured.source)]
 
     def explains(one: Finding) -> bool:
-        return one.id in causes and _at_one_line(one.source, measured.source)
+        if one not in at_line or "loop_line" not in one.evidence:
+            return one in at_line
+        longest = longest_loops(kernel, one.source)
+        alike = {other.evidence.get("loop_line") for other in at_line if other.id == one.id}
+        return one.evidence["loop_line"] in longest <= alike
 
     if not any(map(explains, findings)):
         return [*findings, measured]

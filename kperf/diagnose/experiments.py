@@ -1,5 +1,6 @@
 """Tries what findings advise: at a launch of the script, other configurations of its kernel are compiled and timed."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from kperf.trace.capture.capturer import why
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.trial import LIMIT_S, SAME_CODE, Change, Measured, Tried, in_words, interval
 
+_CHOICE = re.compile(r"\w+=\d+(?: or \w+=\d+)*")
+"""Candidates in an advice: `BLOCK_M=64 or BLOCK_N=128`."""
 MOST_CHANGES = 8
 """Configurations of a kernel that are tried, those of the worst findings first."""
 
@@ -168,10 +171,18 @@ def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Find
     best = max(tried, key=lambda one: one.low, default=None)
     advice = finding.advice
     if best is not None and best.low >= TUNED_GAIN and f"{words[0]} (or" not in advice:
-        advice = advice.replace(words[0], best.change)
+        advice = naming(advice, words[0], best.change)
     dropped = [one for one in mine if isinstance(one, Dropped)]
     found = finding.model_copy(update={"advice": advice, "tried": tried, "dropped": dropped})
     return found.model_copy(update={"severity": LEVELS[-1]}) if is_refuted(found) else found
+
+
+def naming(advice: str, likeliest: str, fastest: str) -> str:
+    """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose."""
+
+    parts = set(fastest.split(", "))
+    choices = [one for one in _CHOICE.findall(advice) if parts <= set(one.split(" or "))]
+    return advice.replace(choices[0], fastest) if choices else advice.replace(likeliest, fastest)
 
 
 def _is_named(explored: Finding, findings: Sequence[Finding]) -> bool:

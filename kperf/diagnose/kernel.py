@@ -18,6 +18,7 @@ from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import Handover, History
 from kperf.diagnose.operators import Pass
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
+from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.compile import Compiled, Resources, ptxas_says
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
 from kperf.ir.levels import Line, read_levels
@@ -223,6 +224,12 @@ class Kernel:
         """How often a CTA does an operation; of each loop around it that the launch does not decide, IN_LOOP times."""
         counts = [self.iterations(loop) for loop in loops_around(op)]
         return math.prod(IN_LOOP if count is None else count for count in counts)
+
+    def typical_iterations(self, loop: Operation) -> int | None:
+        """As `iterations`, also of a loop that runs equally often in neighbouring CTAs: from `m` to `m + BLOCK_M`."""
+        ctas = (replace(self, next_along=axis).launched_values for axis in ("", *"xyz"))
+        counts = {iterations_of(values, loop, self.numbers, of_program=True) for values in ctas}
+        return counts.pop() if len(counts) == 1 else None
 
     def runs_once(self, loop: Operation) -> bool:
         """Whether the integers of the launch let a loop run at most once; False where they do not say it."""
@@ -520,11 +527,11 @@ class Kernel:
         tunings = self.history.tunings if self.history is not None else ()
         return f"put {written} into its triton.Config" if self.tuned or tunings else f"launch with {written}"
 
-    def warps_advice(self) -> str:
-        """Twice as many warps as far as a CTA may have them, or half the tile."""
+    def warps_advice(self, lengths: Iterable[int] = ()) -> str:
+        """Twice as many warps as far as a CTA may have them, or half the tile of these lengths."""
         if self.num_warps * 2 > MOST_WARPS:
-            return "halve the tile"
-        return f"{self.with_option(f'num_warps={self.num_warps * 2}')}, or halve the tile"
+            return self.halved(lengths)
+        return f"{self.with_option(f'num_warps={self.num_warps * 2}')}, or {self.halved(lengths)}"
 
     def more_warps(self) -> list[dict[str, int]]:
         """Candidates: twice and four times as many warps, as far as a CTA may have them."""
@@ -533,8 +540,8 @@ class Kernel:
     def other_options(self) -> list[dict[str, int]]:
         """Candidates that nothing in the code speaks for: other numbers of stages for copies in loops, and of warps.
 
-        Of warps four and more for MMAs, as wgmma needs. None in Gluon, whose source says both, and none that an
-        autotuner had to choose from.
+        Of warps four and more for MMAs, as wgmma needs, and no fewer than keep what the kernel's registers hold. None
+        in Gluon, whose source says both, and none that an autotuner had to choose from.
         """
         if self.is_gluon or self.tuned or (self.history is not None and self.history.tunings):
             return []
@@ -542,25 +549,44 @@ class Kernel:
         stages: list[int] = []
         if self.num_stages is not None and not names.isdisjoint(ASYNC_COPIES):
             stages = [self.num_stages + 1, self.num_stages + 2, self.num_stages - 1]
-        fewest = 4 if not names.isdisjoint(MMAS) else 1
+        held = self.num_warps * self.resources.registers if self.resources is not None else 0
+        fewest = max(4 if not names.isdisjoint(MMAS) else 1, held / self.arch.thread_registers)
         warps = [1 << power for power in range(MOST_WARPS.bit_length())]
         return [{"num_stages": number} for number in stages if number > 0] + [
             {"num_warps": number} for number in warps if fewest <= number != self.num_warps
         ]
 
-    def scaled(self, lengths: Iterable[int], factor: float) -> list[dict[str, int]]:
+    def scaled(self, lengths: Iterable[int], factor: float, *, whole: bool = False) -> list[dict[str, int]]:
         """Candidates: each constexpr that is one of these lengths of a tile, `factor` times as long, and all of them.
 
-        Empty where no constexpr has this value.
+        Empty where no constexpr has this value. Where the source is known, those with which it goes from tile to tile;
+        whole: also lengths of tiles that hold all that there is, for which half a tile is too short.
         """
-        wanted = set(lengths)
+        wanted, used = set(lengths), self.tile_lengths
         tiles = {
             name: int(value * factor)
             for name, value in self.configuration.items()
             if name not in OPTIONS and value in wanted and int(value * factor) >= LEAST_TILE
+            if used is None or name in (used.lengths if whole else used.steps)
         }
         single = [{name: value} for name, value in tiles.items()]
         return [*single, tiles] if len(single) > 1 else single
+
+    @cached_property
+    def tile_lengths(self) -> TileLengths | None:
+        """Which of its constants are lengths of tiles; None where its source cannot be read."""
+        frame = frame_of(self.module.function)
+        return tile_lengths(frame) if frame is not None else None
+
+    def halved(self, lengths: Iterable[int]) -> str:
+        """Half of a tile of these lengths, in words, with the constexprs that have them."""
+        return f"halve the tile{named(self.scaled(lengths, 0.5), before=': ')}"
+
+
+def named(candidates: Sequence[Mapping[str, int]], before: str = "", otherwise: str = "") -> str:
+    """Candidates of one constexpr each in words, as they are written, behind `before`; without any `otherwise`."""
+    words = [f"{name}={value}" for one in candidates if len(one) == 1 for name, value in one.items()]
+    return before + " or ".join(words) if words else otherwise
 
 
 def mask_place(op: Operation) -> int:
@@ -618,6 +644,13 @@ def source_of(frame: Frame | None) -> Source:
     return Source(file=frame.file, line=max(frame.line, function.line), function=function.name)
 
 
+def line_of_for(loop: Operation) -> int:
+    """The line of a loop's `for` or `while`, which may stand above its range; 0 where its source is not known."""
+    if (frame := frame_of(loop)) is None:
+        return 0
+    return max((first for first, last in _loop_heads(frame.file) if first <= frame.line <= last), default=frame.line)
+
+
 class _Function(NamedTuple):
     """The lines of its first decorator, its `def` and its end."""
 
@@ -628,12 +661,25 @@ class _Function(NamedTuple):
 
 
 @cache
-def _functions(file: str) -> tuple[_Function, ...]:
+def _nodes(file: str) -> tuple[ast.AST, ...]:
+    """Of a file's syntax tree; empty if it cannot be read."""
     try:
-        tree = ast.parse(Path(file).read_text())
+        return tuple(ast.walk(ast.parse(Path(file).read_text())))
     except (OSError, SyntaxError, ValueError):
         return ()
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@cache
+def _loop_heads(file: str) -> tuple[tuple[int, int], ...]:
+    """The first and the last line of what each `for` runs over, and of each condition of a `while`."""
+    heads = [(node, node.iter) for node in _nodes(file) if isinstance(node, ast.For)]
+    tests = [(node, node.test) for node in _nodes(file) if isinstance(node, ast.While)]
+    return tuple((node.lineno, head.end_lineno or node.lineno) for node, head in (*heads, *tests))
+
+
+@cache
+def _functions(file: str) -> tuple[_Function, ...]:
+    nodes = (node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return tuple(
         _Function(
             min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
@@ -649,6 +695,18 @@ def source_line(source: Source) -> str:
     """The text of a line of source; empty if it cannot be read."""
     lines = _lines(source.file)
     return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+
+
+def compared_with(op: Operation) -> str:
+    """What a comparison has on its right, as the line of source writes it: `n` of `i < n`; empty if it is not clear."""
+    frame = frame_of(op)
+    try:
+        tree = ast.parse(source_line(source_of(frame))) if frame is not None else ast.Module([], [])
+    except SyntaxError:  # the line is a part of a statement
+        return ""
+    comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    right = {ast.unparse(one.comparators[-1]) for one in comparisons}
+    return right.pop() if len(right) == 1 else ""
 
 
 @cache

@@ -12,19 +12,24 @@ from kperf.diagnose.kernel import (
     STORES,
     TMA_LOADS,
     Kernel,
+    frame_of,
     inside,
+    line_of_for,
     loops_around,
     mma_element,
     mma_shape,
     own,
 )
-from kperf.diagnose.thresholds import BUSY_INTENSITY
+from kperf.diagnose.thresholds import BUSY_INTENSITY, IN_LOOP
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_arguments
+from kperf.trace.analyze.finding import Source
 
 INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 """Loads that give a thread their numbers when they are due."""
+UNPIPELINED = (0, 1)
+"""Stages with which nothing is loaded ahead."""
 _BARRIERS = ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print")
 """Across which no load is moved."""
 
@@ -167,6 +172,54 @@ def own_stages(kernel: Kernel, loop: Operation) -> int | None:
     return int(match[1]) if match else None
 
 
+def stages_of(kernel: Kernel, loop: Operation) -> int | None:
+    """Those that a loop was compiled for: its own, else the launch's."""
+    stages = own_stages(kernel, loop)
+    return kernel.num_stages if stages is None else stages
+
+
+def loop_line(kernel: Kernel, loop: Operation, op: Operation) -> int:
+    """The line of the loop's `for`, where an operation's line does not say it: a function of it is inlined there.
+
+    0 where the operation's line stands in this loop itself, and in no other one.
+    """
+    frame = frame_of(op)
+    if frame is None or (not _is_inlined(op, loop) and len(_loops_over(kernel, frame.file, frame.line)) < 2):
+        return 0
+    return line_of_for(loop)
+
+
+def _is_inlined(op: Operation, loop: Operation) -> bool:
+    """Whether an operation comes from a function that the loop calls, other than Triton's own."""
+    depths = [len([one for one in by.location.frames if not one.in_library]) if by.location else 0 for by in (op, loop)]
+    return depths[0] > depths[1]
+
+
+def _loops_over(kernel: Kernel, file: str, line: int) -> list[Operation]:
+    """The main loops that do something of this line themselves."""
+    return [
+        loop
+        for loop in kernel.main_loops
+        if any((at := frame_of(op)) is not None and (at.file, at.line) == (file, line) for op in own(loop))
+    ]
+
+
+def longest_loops(kernel: Kernel, source: Source) -> set[int]:
+    """The lines of the `for` of the main loops over this line that may run most often, one of which a trace times.
+
+    Several where loops may run equally often, as far as the launch says it.
+    """
+    loops = _loops_over(kernel, source.file, source.line)
+    most = max((times_of(kernel, loop) for loop in loops), default=0)
+    return {line_of_for(loop) for loop in loops if times_of(kernel, loop) == most}
+
+
+def times_of(kernel: Kernel, loop: Operation) -> int:
+    """Iterations of a loop in a CTA, as `Kernel.times`, with `Kernel.typical_iterations`."""
+    count = kernel.typical_iterations(loop)
+    return kernel.times(loop) * (IN_LOOP if count is None else count)
+
+
 def launch_gives_stages(kernel: Kernel, loop: Operation) -> bool:
     """Whether a loop has the launch's stages: not where its tl.range says them, nor in Gluon, which knows none."""
     return own_stages(kernel, loop) is None and not kernel.is_gluon
@@ -194,6 +247,13 @@ def intensity(kernel: Kernel, operations: Iterable[Operation]) -> tuple[float, f
         return None
     wanted = BUSY_INTENSITY * 2 / max(element_bytes(mma_element(op)) for _, op in mmas)
     return sum(2 * m * n * k for (m, n, k), _ in mmas) / loaded, wanted
+
+
+def depths_of_sums(loop: Operation) -> list[int]:
+    """Of the products that a loop sums up: their depth is the tile's length along the dimension of the loop."""
+    sums = {begin for begin, _ in carried(loop)}
+    summed = (op for op in own(loop) if op.name in MMAS and op.operands[2].partition("#")[0] in sums)
+    return [shape[2] for op in summed if (shape := mma_shape(op)) is not None]
 
 
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:

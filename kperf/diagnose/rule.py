@@ -53,7 +53,7 @@ class DynamicRule:
 
     explained_by: static rules whose finding at the same line names the cause of what is measured there. is_bound: its
     finding's estimate, where it has one, is the most that any other one's advice can give for that launch. of_kernel:
-    gives a finding what only the kernel's code says, which a timeline does not have.
+    adds to a finding what only the kernel's code says, which a timeline does not have.
     """
 
     id: str

@@ -5,7 +5,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, Access, Kernel
+from kperf.diagnose.kernel import (
+    ATOMICS,
+    LOADS,
+    LOOPS,
+    MMAS,
+    STORES,
+    TMA_LOADS,
+    TMA_STORES,
+    Access,
+    Kernel,
+    mask_place,
+    named,
+)
 from kperf.diagnose.occupancy import arithmetic_of_cta, ctas
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
@@ -100,8 +112,15 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
     """How a CTA comes to `times` as much work, and candidates."""
     if is_row(kernel, widest):
         return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
+    if holds_all(kernel, widest):
+        return (
+            f"let a CTA work on {times} rows (heads, items) at once, a tile of {times} x {widest.tensor.size}: now the "
+            "tile holds one whole row",
+            [],
+        )
     tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
-    return f"let a CTA work on {times} times as many elements (a larger BLOCK, or several rows)", tiles
+    block = named(kernel.scaled(widest.tensor.shape, times), otherwise="a larger BLOCK")
+    return f"let a CTA work on {times} times as many elements ({block}, or several rows)", tiles
 
 
 def is_row(kernel: Kernel, access: Access) -> bool:
@@ -113,3 +132,19 @@ def row_lengths(kernel: Kernel) -> set[int]:
     """Elements of what is reduced or scanned as a whole."""
     types = (tensor_types(kernel.module.lines[op.last_line]) for op in kernel.named("tt.reduce", "tt.scan"))
     return {one[0].size for one in types if one and len(one[0].shape) == 1}
+
+
+def holds_all(kernel: Kernel, access: Access) -> bool:
+    """Whether a tile has a whole row, so that a longer one has nothing more to do.
+
+    By the source, or because a mask leaves out the same elements in each CTA.
+    """
+    shape = access.tensor.shape
+    if len(shape) > 1:
+        return False
+    if kernel.scaled(shape, 1, whole=True) and not kernel.scaled(shape, 1):
+        return True
+    mask = kernel.launched_values.operand(access.operation, mask_place(access.operation))
+    if mask is None or mask.loaded or mask.program or mask.iterations:
+        return False
+    return mask.arguments <= kernel.numbers.keys() and not bool(mask.numbers.all())

@@ -54,6 +54,10 @@ behind the rest."""
 OTHERS_A_CYCLE = 4
 """Instructions that an SM starts in the time of one local load or store: the same four."""
 
+DEPENDENT_CYCLES = 4
+"""From an integer instruction to one that needs its result (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture
+via Microbenchmarking", table 4.1): a scheduler with fewer warps issues chains of them in a part of its cycles."""
+
 ELEMENTS_OF_THREAD = 128
 """Of one tensor of 32-bit numbers: half of the 255 registers of a thread. With a second such tensor it spills."""
 

@@ -10,17 +10,29 @@ import numpy as np
 
 from kperf.compat.triton import ANNOTATION
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOADS, MMAS, STORES, Access, Kernel, lines_of, loops_around, mask_place, own
-from kperf.diagnose.loops import never_ahead, own_stages
+from kperf.diagnose.kernel import LOADS, MMAS, STORES, Access, Kernel, frame_of, lines_of, loops_around, mask_place, own
+from kperf.diagnose.loops import UNPIPELINED, never_ahead, stages_of
 from kperf.diagnose.sweeps import step_of
-from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, VECTOR_BYTES
+from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
 Cause = Literal[
-    "mask", "loaded mask", "alignment", "offset", "program", "quotient", "memory", "remainder", "stride", "descriptor"
+    "mask",
+    "divided mask",
+    "loaded mask",
+    "loaded limit",
+    "alignment",
+    "offset",
+    "program",
+    "quotient",
+    "memory",
+    "remainder",
+    "stride",
+    "descriptor",
+    "layout",
 ]
 
 FROM_MEMORY = (
@@ -31,9 +43,11 @@ FROM_MEMORY = (
 
 
 _QUOTIENTS = ("arith.divsi", "arith.divui", "arith.floordivsi", "arith.ceildivsi", "arith.shrsi", "arith.shrui")
+_BY_TMA = (1.1, 1.0, 1.3)
+"""As of `tma-unused`: a copy of 4 bytes takes more instructions, and waits no longer."""
 _PROGRAM_ID = "tt.get_program_id"
-_PART = 8
-"""What is a smaller part of a CTA's requests costs little."""
+_MOST_WIDER = 4.0
+"""Of a kernel all of whose accesses become wider."""
 _SHIFTED = 0.5
 """Of a tile's elements, or rows, that another load, iteration or row of the window reads too."""
 
@@ -147,7 +161,8 @@ class Vector:
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
     stride, or the divisors where it is a remainder, or what is divided where it is a quotient, or the descriptor; none
-    of a mask that is data, or of a base that is read from memory. hidden: arguments without which nothing forbids it,
+    of a mask that is data, or of a base that is read from memory; of a mask that ends at a loaded number, the variables
+    to which the source assigns what is loaded. hidden: arguments without which nothing forbids it,
     and of which the source keeps from the compiler what they are; else empty.
     """
 
@@ -157,6 +172,63 @@ class Vector:
     cause: Cause
     unknown: tuple[str, ...]
     hidden: frozenset[str]
+
+
+def _of_a_limit(vector: Vector) -> tuple[str, str]:
+    return (
+        f"its mask ends at {no_multiple(vector.unknown)}",
+        f"pass a multiple of 16 as {' and '.join(vector.unknown)} (Triton then specialises the kernel for it), or "
+        "leave out the mask if the tile divides the size",
+    )
+
+
+def _of_a_loaded_limit(vector: Vector) -> tuple[str, str]:
+    name, *others = vector.unknown
+    numbers = _and(vector.unknown)
+    likewise = f", and likewise for {_and(others)}" if others else ""
+    return (
+        f"its mask ends at a number that depends on {numbers}, which the kernel loads, so that the compiler does not "
+        "know it to be a multiple of 16",
+        f"if {_are_multiples(vector.unknown)} in each launch, say so: {name} = tl.multiple_of({name}, 16){likewise}; "
+        f"else {_of_a_loaded_mask(vector)[1]}",
+    )
+
+
+def _of_a_loaded_mask(vector: Vector) -> tuple[str, str]:
+    why = "its mask is computed from loaded numbers, so that it may leave out any element"
+    if vector.access.operation.name in STORES:
+        return why, (
+            "store all elements (where the mask is false, the old value: load it, and choose with tl.where), if no "
+            "other CTA writes to them"
+        )
+    return why, "load with the mask of the tensor's bounds alone, and then choose with tl.where(mask, x, other)"
+
+
+OF_MASKS: Mapping[Cause, Callable[[Vector], tuple[str, str]]] = {
+    "mask": _of_a_limit,
+    "loaded limit": _of_a_loaded_limit,
+    "loaded mask": _of_a_loaded_mask,
+}
+"""By cause, as `FROM_MEMORY`."""
+
+
+def split_by_mask(kernel: Kernel, access: Access) -> tuple[str, str] | None:
+    """As `FROM_MEMORY`, of a mask that alone makes a thread load single elements of aligned rows; None of others."""
+    if access.value.scattered or access.contiguous is None or offset_of_rows(access) or wrapped_by(kernel, access):
+        return None
+    cause = of_mask(kernel, access)
+    if cause is None or cause[0] not in OF_MASKS:
+        return None
+    return OF_MASKS[cause[0]](Vector(access, access.tensor.bytes, _possible(kernel, access), *cause, frozenset()))
+
+
+def gain_of_wider(machine_bytes: int, possible_bytes: int, share: float = 1.0) -> tuple[float, float]:
+    """The likely and the most gain of a kernel, a share of whose requests ask for so many bytes in place of possible.
+
+    The most: so many fewer requests. The likely gain is the root: bytes and latency stay.
+    """
+    fewer = 1 / (1 - share * (1 - max(machine_bytes / possible_bytes, 1 / _MOST_WIDER)))
+    return fewer**0.5, 1 / (1 - share * (1 - 1 / _MOST_WIDER))
 
 
 def findings(
@@ -176,24 +248,28 @@ def findings(
         hidden = _hidden(kernel, (name for one in alike for name in one.hidden))
         why, advice = hidden.reason if hidden is not None else reasons[worst.cause](worst)
         others = lines_of((one.access.operation for one in alike), worst.access.operation)
-        small = _share(kernel, alike) * _PART < 1
-        declared = worst.cause not in ("stride", "quotient", "program")
+        share = _share(kernel, alike)
+        gain, most = gain_of_wider(worst.machine_bytes, worst.possible_bytes, share)
+        declared = worst.cause not in ("stride", "quotient", "divided mask", "program", "loaded limit")
         unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
             rule,
             worst.access.operation,
-            "low" if unless or small else "medium",
+            "low" if unless or gain < MEDIUM_GAIN or worst.cause == "layout" else "medium",
             f"a thread {verb} {worst.machine_bytes} {agreeing(worst.machine_bytes, 'byte', 'bytes')} at a time where "
             f"{worst.possible_bytes} bytes are contiguous"
             + (f" (likewise on {others})" if others else "")
             + f": {why}",
             f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
-            {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
+            {
+                "machine_bytes": worst.machine_bytes,
+                "possible_bytes": worst.possible_bytes,
+                "accesses": len(alike),
+                "share": share,
+            },
             confidence="low" if unless else "high",
-            estimate=(1.05, 1.0, 1.5)
-            if small
-            else (min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
+            estimate=_BY_TMA if worst.cause == "layout" else (gain, 1.0, most),
         )
 
 
@@ -218,7 +294,7 @@ def vectors(kernel: Kernel) -> list[Vector]:
     """The accesses that the machine code cuts into pieces, though their rows are contiguous."""
     found = []
     for access in kernel.accesses:
-        why, possible = _in_the_way(kernel, access), _possible(kernel, access)
+        why, possible = _in_the_way(kernel, access) or _of_layout(kernel, access), _possible(kernel, access)
         machine = kernel.machine_bytes(access.operation) if why is not None else None
         if why is not None and machine is not None and machine < possible:
             found.append(Vector(access, machine, possible, *why, frozenset(_hidden_from(kernel, access))))
@@ -239,7 +315,7 @@ def hidden_in_loop(kernel: Kernel, loop: Operation) -> Hidden | None:
     A thread has to ask for `LEAST_AHEAD_BYTES` at once, and gets one element. None as of `hidden_of`.
     """
     operations = list(own(loop))
-    if not any(op.name in MMAS for op in operations) or (own_stages(kernel, loop) or kernel.num_stages) == 1:
+    if not any(op.name in MMAS for op in operations) or stages_of(kernel, loop) in UNPIPELINED:
         return None
     due = {op.line for op in operations if op.name == "tt.load" and never_ahead(kernel, loop, op) is None}
     narrow = (one for one in kernel.accesses if one.operation.line in due and one.tensor.bytes < LEAST_AHEAD_BYTES)
@@ -293,18 +369,40 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     if divisors := wrapped_by(kernel, access):
         return "remainder", divisors
     unknown = _not_divisible(kernel, access.value.arguments)
-    unaligned = np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES)
-    if unaligned and access.value.loaded:
+    if offset_of_rows(access) and access.value.loaded:
         return "memory", ()
-    if unaligned and unknown:
+    if offset_of_rows(access) and unknown:
         return "alignment", unknown
-    if access.value.loaded:
-        return None
     if offset_of_rows(access):
         return None if is_window(kernel, access) else _of_unaligned(kernel, access)
-    if of_mask := _not_divisible(kernel, _limits(kernel, access)):
-        return "mask", of_mask
-    return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
+    return of_mask(kernel, access)
+
+
+def _of_layout(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
+    """Of aligned rows of which a thread has few elements side by side, as tl.join takes the tile and gives its layout.
+
+    Where the compiler does not know that rows are aligned, it chooses such a layout itself: then that is the cause.
+    """
+    is_narrow = access.thread_bytes < _possible(kernel, access) and not access.value.scattered
+    at = frame_of(access.operation) if is_narrow else None
+    if at is None or offset_of_rows(access) or (written := kernel.as_written) is None:
+        return None
+    loads = [op for join in written.named("tt.join") for place in (0, 1) for op in written.values.sources(join, place)]
+    return ("layout", ()) if at in [frame_of(op) for op in loads if op.name == "tt.load"] else None
+
+
+def of_mask(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
+    """As `_in_the_way`, of the mask of rows that begin at multiples of 16 bytes."""
+    if divided := frozenset[str]().union(*(limit.arguments for _, limit in quotients_at_end(kernel, access))):
+        return "divided mask", tuple(sorted(divided))
+    limits = _limits_of(kernel, access)
+    arguments = frozenset[str]().union(*(limit.arguments for limit, _ in limits))
+    if unknown := _not_divisible(kernel, arguments):
+        return "mask", unknown
+    if not _mask_is_data(kernel, access) or _not_divisible(kernel, access.value.arguments):
+        return None
+    loaded = [name for limit, names in limits if limit.loaded for name in names]
+    return ("loaded limit", tuple(dict.fromkeys(loaded))) if loaded else ("loaded mask", ())
 
 
 def wrapped_by(kernel: Kernel, access: Access) -> tuple[str, ...]:
@@ -400,6 +498,13 @@ def _side_by_side(index: Value) -> bool:
     return index.numbers.shape[-1:] > (1,) and bool(np.all(np.diff(index.numbers, axis=-1) == 1))
 
 
+def _runs_along(op: Operation, index: Value, axis: int | None) -> bool:
+    """Whether the indices that an operation compares lie side by side along this dimension of its tile."""
+    if axis is None or index.numbers.ndim == 1:
+        return _along(op) in (None, axis) and _side_by_side(index)
+    return index.numbers.shape[axis] > 1 and bool(np.all(np.diff(index.numbers, axis=axis) == 1))
+
+
 def _mask_is_data(kernel: Kernel, access: Access) -> bool:
     """Whether the mask is computed from what was read from memory: each element may have its own."""
     mask = kernel.values.operand(access.operation, mask_place(access.operation))
@@ -414,9 +519,31 @@ def narrowed_by(kernel: Kernel, name: str) -> bool:
     )
 
 
+def quotients_at_end(kernel: Kernel, access: Access) -> list[tuple[Operation, Value]]:
+    """The comparisons with which a mask ends, along the contiguous dimension, at a quotient of arguments, and that."""
+    return [
+        (op, limit)
+        for op, limit in _ends(kernel, access)
+        if limit.arguments and any(one.name in _QUOTIENTS for one in kernel.values.sources(op, 1))
+    ]
+
+
 def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
     """Arguments at which a mask ends along the contiguous dimension."""
-    found: set[str] = set()
+    return frozenset[str]().union(*(limit.arguments for _, limit in _ends(kernel, access)))
+
+
+def _limits_of(kernel: Kernel, access: Access) -> list[tuple[Value, list[str]]]:
+    """The numbers at which a mask ends along the contiguous dimension, each with the names of what is loaded for it."""
+    found: list[tuple[Value, list[str]]] = []
+    for op, limit in _ends(kernel, access):
+        loads = (one for one in kernel.values.sources(op, 1, until=LOADS) if one.name in LOADS)
+        found.append((limit, [_variable(one) for one in loads if not tensor_types(one.rest)]))
+    return found
+
+
+def _ends(kernel: Kernel, access: Access) -> Iterator[tuple[Operation, Value]]:
+    """The comparisons of a mask that end it along the contiguous dimension, and at what."""
     todo = [kernel.values.maker(access.operation, mask_place(access.operation))]
     while todo:
         op = todo.pop()
@@ -426,9 +553,14 @@ def _limits(kernel: Kernel, access: Access) -> frozenset[str]:
             todo += [kernel.values.maker(op, place) for place in range(len(op.operands))]
         elif op.name == "arith.cmpi":
             index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
-            if index is not None and limit is not None and _side_by_side(index):
-                found |= limit.arguments
-    return frozenset(found)
+            if index is not None and limit is not None and _runs_along(op, index, access.contiguous):
+                yield op, limit
+
+
+def _variable(op: Operation) -> str:
+    """The variable to which the source assigns a result, else its name in the TTGIR without the compiler's number."""
+    names = op.location.names if op.location is not None else ()
+    return names[-1] if names else re.sub(r"_\d+$", "", op.results[0].removeprefix("%"))
 
 
 def _possible(kernel: Kernel, access: Access) -> int:

@@ -27,22 +27,29 @@ _SCHEDULERS = OTHERS_A_CYCLE
 def issue_slots(code: MachineCode, warps: int) -> float:
     """Issue slots of an SM that so many warps of a CTA take: an iteration of each loop, or code without loops."""
     looping = [one for one in code.instructions if code.depth(one) > 0]
-    return warps * _slots(looping or code.instructions)
+    return warps * slots(looping or code.instructions)
 
 
 def issue_cycles(kernel: Kernel, loop: Operation) -> float:
     """Cycles in which an SM issues an iteration of a loop, of all CTAs that it holds; 0 where that is not known."""
-    try:
-        span = _span(kernel, loop)
-    except UsageError:  # this target's machine code cannot be read here
-        return 0.0
-    if span is None or kernel.code is None or kernel.resources is None:
+    iteration = iteration_of(kernel, loop)
+    if kernel.resources is None or not iteration:
         return 0.0
     held = max(ctas(kernel), 1)
     if kernel.grid is not None:
         held = min(held, math.ceil(math.prod(kernel.grid) / H200.sms))
-    iteration = [one for one in kernel.code.instructions if span[0] <= one.address <= span[1]]
     return held * kernel.total_warps * len(iteration) / _SCHEDULERS
+
+
+def iteration_of(kernel: Kernel, loop: Operation) -> list[Instruction]:
+    """The machine code of an iteration of a loop, or of as many as ptxas unrolled; empty where that is not known."""
+    try:
+        span = _span(kernel, loop)
+    except UsageError:  # this target's machine code cannot be read here
+        return []
+    if span is None or kernel.code is None:
+        return []
+    return [one for one in kernel.code.instructions if span[0] <= one.address <= span[1]]
 
 
 def warps_repeat_work(kernel: Kernel) -> bool:
@@ -107,7 +114,8 @@ def _recompiled(kernel: Kernel, warps: int) -> CompiledKernel | None:
     return made if made is not None and "cubin" in made.asm else None
 
 
-def _slots(instructions: Iterable[Instruction]) -> int:
+def slots(instructions: Iterable[Instruction]) -> int:
+    """Issue slots of an SM that instructions of a warp take."""
     return sum(OTHERS_A_CYCLE if one.opcode.startswith(_MEMORY) else 1 for one in instructions)
 
 

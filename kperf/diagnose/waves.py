@@ -6,7 +6,7 @@ A tile of a persistent kernel, which loops over tiles, counts as a CTA of its ow
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from kperf.diagnose.kernel import (
 from kperf.diagnose.loops import innermost, largest_bytes, tile_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, ctas
 from kperf.diagnose.thresholds import MMA_SHARE
-from kperf.ir.layouts import element_bytes
+from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
@@ -41,6 +41,8 @@ _LARGEST_KEY = 1 << 62
 _LOWER, _UPPER, _STEP = 1, 2, 3
 """Places of a loop's bounds among the operands of `scf.for`."""
 _STORES = operations("store")
+_APART = 1 << 10
+"""Rows of a part of a tensor whose offsets are in memory: any number, by which parts differ."""
 MEMORY_BYTES_PER_CYCLE = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz
 """Bytes that device memory moves while a clock at its highest rate ticks once."""
 COPIED_SHARE = MEMORY_BYTES_PER_CYCLE / (H200.arch.memory_bytes_per_cycle * H200.sms)
@@ -56,7 +58,8 @@ class Schedule:
     tiles: [CTA, load], what each of them sweeps in all iterations: equal numbers are equal bytes. sizes: of each
     number, in bytes. iterations: of the loop with most of them, in the mean of the CTAs. cycles: of an SM for what one
     CTA does in its loops, if its bytes are in L2: MMAs, arithmetic, or what L2 gives it. stored: bytes that a CTA
-    stores after its loops, in the mean. kept_bytes: of loaded tiles, the last ones, that stay in L2.
+    stores after its loops, in the mean. kept_bytes: of loaded tiles, the last ones, that stay in L2. jagged: whether
+    the offsets of its tiles are in memory, so that all are taken to have equal parts of their tensor.
     """
 
     kernel: Kernel = field(repr=False)
@@ -70,6 +73,7 @@ class Schedule:
     cycles: float
     stored: float
     kept_bytes: int
+    jagged: bool = False
 
     @property
     def ctas(self) -> int:
@@ -125,11 +129,11 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers, kept_bytes: int = H200_L2_
     return moved
 
 
-def schedule_of(kernel: Kernel) -> Schedule | None:
+def schedule_of(kernel: Kernel, *, jagged: bool = False) -> Schedule | None:
     """The order of a launch, by its grid and the integers it was given.
 
     None where the tiles of a CTA, or how often its loops run, depend on what is in memory, where tiles overlap, where
-    no loop runs, and where CTAs without loops over tiles share no tile.
+    no loop runs, and where CTAs without loops over tiles share no tile. jagged: the bounds of loops may be in memory.
     """
     if kernel.grid is None or kernel.resources is None or not 0 < math.prod(kernel.grid) <= _MOST:
         return None
@@ -143,10 +147,15 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
     times = {loop.line: _iterations(turns, loop, loops_around(loop)) for loop in loops}
     known = {line: float(one.mean()) for line, one in times.items() if one is not None}
     loads = [op for loop in loops for op in _tile_loads(loop)]
-    swept = _all_swept(kernel, turns, loads) if len(known) == len(times) else None
+    if jagged and not known and not turns.over_tiles:
+        turns = replace(turns, origins=_origins(kernel, kernel.grid, _APART))
+        swept = _of_equal_parts(kernel, _all_swept(kernel, turns, loads))
+        known = {loop.line: _iterations_of_parts(kernel, swept or (), loop) for loop in loops}
+    else:
+        jagged, swept = False, _all_swept(kernel, turns, loads) if len(known) == len(times) else None
     if swept is None or _overlap(kernel, swept):
         return None
-    return _schedule(
+    made = _schedule(
         kernel,
         turns,
         slots,
@@ -155,6 +164,27 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
         _cycles(kernel, loads, {op.line: known[loop.line] for loop in loops for op in own(loop)}),
         sum(_stored(turns, op) for op in kernel.named(*_STORES) if not any(op in own(loop) for loop in loops)),
     )
+    return replace(made, jagged=jagged)
+
+
+def _of_equal_parts(kernel: Kernel, swept: Sequence["_Swept"] | None) -> list["_Swept"] | None:
+    """What loads bring, if the different tiles of each are equal parts of its tensor. None if a length is not known."""
+    found = []
+    for load in swept or ():
+        lengths = [kernel.lengths.get(name) for name in kernel.tensors_of(load.operation)]
+        if len(lengths) != 1 or lengths[0] is None:
+            return None
+        first, _ = different(load.begins.T, len(load.begins))
+        element = next(one.bytes for one in tensor_types(load.operation.rest) if one.element.startswith("!tt.ptr"))
+        part = lengths[0] * element // len(first)
+        found.append(replace(load, bytes=np.full(len(load.begins), part)))
+    return found or None
+
+
+def _iterations_of_parts(kernel: Kernel, swept: Sequence["_Swept"], loop: Operation) -> float:
+    """Of a loop that sweeps such parts, by the load that takes most of them."""
+    of_loop = [load for load in swept if load.operation in own(loop)]
+    return max((float(load.bytes[0]) / max(_distinct(kernel, load.operation), 1) for load in of_loop), default=0.0)
 
 
 def _schedule_without_loops(kernel: Kernel, turns: "_Turns", slots: int) -> Schedule | None:
@@ -246,7 +276,11 @@ def origins_of(kernel: Kernel) -> Origins | None:
     """Where the tiles of all CTAs of a launch begin; None without a launch, or of one with too many CTAs."""
     if kernel.grid is None or not 0 < math.prod(kernel.grid) <= _MOST:
         return None
-    return Origins(kernel.module, kernel.known | kernel.numbers, _ids(kernel.grid), kernel.grid)
+    return _origins(kernel, kernel.grid)
+
+
+def _origins(kernel: Kernel, grid: tuple[int, int, int], apart: int | None = None) -> Origins:
+    return Origins(kernel.module, kernel.known | kernel.numbers, _ids(grid), grid, apart=apart)
 
 
 def _ids(grid: tuple[int, int, int]) -> dict[str, Numbers]:

@@ -8,7 +8,7 @@ from kperf.diagnose.thresholds import WITNESSED
 from kperf.report.samples import is_same_file
 from kperf.trace.analyze.finding import Finding, Witness
 from kperf.trace.analyze.models import PcSamples, Timeline
-from kperf.trace.analyze.stalls import COMPUTING, GLOBAL, LEAST_SAMPLES, MMAS, SHARED, STALLS, warps_of
+from kperf.trace.analyze.stalls import COMPUTING, GLOBAL, HALF, LEAST_SAMPLES, MMAS, SHARED, STALLS, warps_of
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,6 @@ EVIDENCE = {
 _BY_EVENTS = ("wait_cycles", "exposed_cycles", "saved_cycles")
 _SAID, _MOST_SAID = 0.01, 3
 """Reasons that are named: of more samples, and so many of them."""
-_HALF = 0.5
-"""Samples are of warps and events of the time of one: within a factor of two they say the same."""
 
 
 def witnessed(finding: Finding, timelines: Sequence[Timeline]) -> Finding:
@@ -127,7 +125,7 @@ def _witness(finding: Finding, timeline: Timeline) -> Witness:
     groups = {group for group, source in places if _at_its_line(finding, source.file, source.line)}
     share = min(sum(shares.values()) / warps_of(timeline, groups), 1.0)
     by_events = _share_by_events(finding, timeline)
-    least = WITNESSED[finding.severity] if by_events is None else by_events * _HALF
+    least = WITNESSED[finding.severity] if by_events is None else by_events * HALF
     agrees = share >= least
     where = "" if evidence.anywhere else " at this line"
     words = [f"{part:.0%} {STALLS.get(reason, reason)} ({reason})" for reason, part in shares.items() if part >= _SAID]
@@ -138,7 +136,7 @@ def _witness(finding: Finding, timeline: Timeline) -> Witness:
         agreement="agrees" if agrees else "disagrees",
         share=share,
         by_events=by_events,
-        decides=timeline.is_disturbed and by_events is not None,
+        decides=by_events is not None and (timeline.is_disturbed or _is_decided(finding, timeline)),
         stalls=shares,
         message=message,
     )
@@ -164,11 +162,16 @@ def _at_its_line(finding: Finding, file: str, line: int) -> bool:
     return line == finding.source.line and is_same_file(file, finding.source.file)
 
 
+def _is_decided(finding: Finding, timeline: Timeline) -> bool:
+    """Whether it is about the timeline's waits for loads, and samples say their share."""
+    wait = timeline.load_wait
+    return "wait_cycles" in finding.evidence and wait is not None and wait.share_by_events is not None
+
+
 def _share_by_events(finding: Finding, timeline: Timeline) -> float | None:
     """Share of an iteration that a finding is about, as events have it; None where it is about none."""
-    wait = timeline.load_wait
-    if "wait_cycles" in finding.evidence and wait is not None and wait.share_by_events is not None:
-        return wait.share_by_events
+    if timeline.load_wait is not None and _is_decided(finding, timeline):
+        return timeline.load_wait.share_by_events
     cycles = next((finding.evidence[name] for name in _BY_EVENTS if name in finding.evidence), None)
     whole = finding.evidence.get("iteration_cycles")
     return cycles / whole if isinstance(cycles, float | int) and isinstance(whole, float | int) and whole else None

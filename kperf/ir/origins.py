@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import READS, Value, Values, apply, constant, joined, loop_arguments, passed
+from kperf.ir.values import DISTANCE, READS, Value, Values, apply, constant, joined, loop_arguments, passed
 
 _SAME_FIRST = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans")
 """What moves elements and leaves the first one first."""
@@ -27,11 +28,13 @@ class Origins(Values):
         programs: Mapping[str, NDArray[np.int64]],
         grid: tuple[int, int, int],
         begins: Mapping[int, NDArray[np.int64]] | None = None,
+        apart: int | None = None,
     ) -> None:
         """`known`: integers of the launch, by name without `%`.
 
         programs: program ids of the CTAs along x, y and z. begins: by the line of a loop, its induction variable in
-        each CTA.
+        each CTA. apart: of integers in memory, how much larger than one each next one is taken to be, as of offsets of
+        rows: they are labels, of which equal ones stand for equal numbers. None: they are not known.
         """
         super().__init__(module, dict(known))
         self._sampled = {
@@ -42,6 +45,7 @@ class Origins(Values):
         self._ids = programs
         self._grid = dict(zip("xyz", grid, strict=True))
         self._begins = begins or {}
+        self._apart = apart
 
     def argument(self, operation: Operation, index: int) -> Value | None:
         """A number for the argument of the function that an operand is, other than its tensor's addresses; else None.
@@ -109,7 +113,9 @@ class Origins(Values):
             return Value(self._ids[axis], program=True)
         if op.name == "tt.get_num_programs":
             return Value(np.array(self._grid[axis], dtype=np.int64))
-        if op.name in READS or "atomic" in op.name:
+        if op.name in READS:
+            return self._label(op)
+        if "atomic" in op.name:
             return None
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
@@ -119,3 +125,11 @@ class Origins(Values):
             return None
         numbers = values[0].numbers if op.name in _SAME_FIRST else apply(op, [value.numbers for value in values])
         return None if numbers is None else joined(numbers, values)
+
+    def _label(self, op: Operation) -> Value | None:
+        """By the place in its tensor of an integer that is read; negative before the tensor."""
+        address, kind = self.operand(op, 0), re.search(r"!tt\.ptr<i(\d+)>", op.rest)
+        if self._apart is None or address is None or kind is None:
+            return None
+        place = ((address.numbers + DISTANCE // 2) % DISTANCE - DISTANCE // 2) // (int(kind[1]) // 8 or 1)
+        return replace(address, numbers=place * self._apart, loaded=True)

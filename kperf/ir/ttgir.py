@@ -19,6 +19,7 @@ _SSA = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LABEL = re.compile(r"^(default|partition\d+)\b")
 _BLOCK = re.compile(r"^\^(?P<label>\w+)(?:\((?P<arguments>.*)\))?:")
 _TARGET = re.compile(r"\^(\w+)")
+_INLINE_ASM = "tt.elementwise_inline_asm"
 _ENDS = ("tt.return", "ttg.warp_return")
 _ARGUMENT = re.compile(r"(%[\w$.-]+): ")
 
@@ -42,7 +43,10 @@ class Operation:
     @cached_property
     def operands(self) -> tuple[str, ...]:
         """SSA names in the order they stand on the line (of `scf.for`, the induction variable and bounds too)."""
-        return tuple(_SSA.findall(self.rest.split(" : ")[0]))
+        text = self.rest
+        if self.name == _INLINE_ASM:  # its text and its attributes stand before them
+            text = text[text.rfind("} %") + 1 :]
+        return tuple(_SSA.findall(text.split(" : ")[0]))
 
     def walk(self) -> Iterator["Operation"]:
         """This operation and all inside it, in the order of the text."""

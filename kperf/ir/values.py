@@ -20,7 +20,7 @@ _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
 READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
-_DISTANCE = 1 << 40
+DISTANCE = 1 << 40
 """From one pointer argument to the next."""
 BOUNDS = (1, 2, 3)
 """Places of a loop's beginning, end and step among the operands of `scf.for`."""
@@ -210,7 +210,7 @@ class Values:
     def is_in(self, address: Value, pointer: str) -> bool:
         """Whether an address lies in the tensor of a pointer argument, which is far from all others."""
         base = self._sampled[f"%{pointer}"].numbers
-        return bool(np.all(np.abs(address.numbers - base) < _DISTANCE // 2))
+        return bool(np.all(np.abs(address.numbers - base) < DISTANCE // 2))
 
     def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
         bare = name.partition("#")[0]
@@ -331,7 +331,7 @@ class Values:
         numbers = apply(op, [value.numbers for value in values])
         if numbers is None or numbers.size > _LARGEST:
             return None
-        spread = op.name not in SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
+        spread = not _keeps_distances(op, values) and any(value.loaded for value in values) and _differ(numbers)
         result = joined(numbers, values)
         return replace(result, scattered=True) if spread else result
 
@@ -344,6 +344,19 @@ class Values:
         ends = (0, 1 << 8) if element[1] == "i8" else (1 << 12, 1 << 24)
         numbers = self._random.integers(*ends, pointer.numbers.shape)
         return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
+
+
+def _keeps_distances(op: Operation, values: list[Value]) -> bool:
+    """Whether the distances between elements follow from those of its operands, whatever was read from memory.
+
+    Those of (begin + tl.arange(0, N)) * stride do, if only `begin` was read; those of tl.arange(0, N) * begin do not.
+    """
+    factors = {"arith.muli": values, "arith.shli": values[1:]}.get(op.name, [])
+    return op.name in SHIFTS or any(not value.loaded and not _differ(value.numbers) for value in factors)
+
+
+def _differ(numbers: NDArray[np.int64]) -> bool:
+    return bool(np.any(numbers != numbers.flat[0]))
 
 
 def apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
@@ -406,7 +419,7 @@ def _sample(argument: Argument, place: int, known: int | None) -> Value:
     """A pointer is far from all others; a number is large, and a multiple of 16 only if the compiler knows it."""
     only = frozenset({argument.name.removeprefix("%")})
     if argument.is_pointer:
-        base = (place + 1) * _DISTANCE
+        base = (place + 1) * DISTANCE
         return Value(np.array(base if argument.divisible else base + element_bytes(argument.type)), arguments=only)
     number = known if known is not None else (1 << 13) + 16 * (2 * place + 1) + (0 if argument.divisible else 5)
     return Value(np.array(number, dtype=np.int64), arguments=only)
@@ -463,14 +476,17 @@ def loop_begins(loop: Operation) -> list[str]:
     return [lower[1] if lower else "", *(value for _, value in carried)]
 
 
-def iterations_of(values: Values, loop: Operation, known: Container[str]) -> int | None:
-    """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops."""
+def iterations_of(values: Values, loop: Operation, known: Container[str], *, of_program: bool = False) -> int | None:
+    """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops.
+
+    of_program: they may depend on which CTA this is, too.
+    """
     bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
     numbers = [
         int(bound.numbers)
         for bound in bounds
         if bound is not None
-        and not (bound.loaded or bound.program or bound.iterations)
+        and not (bound.loaded or (bound.program and not of_program) or bound.iterations)
         and all(name in known for name in bound.arguments)
     ]
     return len(range(*numbers)) if len(numbers) == len(BOUNDS) and numbers[-1] > 0 else None

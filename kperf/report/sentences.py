@@ -507,9 +507,10 @@ def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
     lines = [f"{line}."]
     wait = t.load_wait
     if wait is not None and wait.share_by_events is not None:
+        why = "events disturb the kernel" if t.is_disturbed else "events also count what warps do while they wait"
         lines.append(
-            f"{t.label}: events disturb the kernel, so samples decide how long it waits for loads: {wait.share:.0%} of "
-            f"an iteration, where events show {wait.share_by_events:.0%}."
+            f"{t.label}: {why}, so samples decide how long it waits for loads: {wait.share:.0%} of an iteration, where "
+            f"events show {wait.share_by_events:.0%}."
         )
     elif t.is_disturbed:
         lines.append(f"{t.label}: events disturb it, so shares of its lines are those of the samples.")

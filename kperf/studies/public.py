@@ -27,7 +27,7 @@ from kperf.diagnose.inputs import of_launch
 from kperf.errors import UsageError
 from kperf.record import markdown as md
 from kperf.record.store import recorded_folder
-from kperf.studies import sped_up
+from kperf.studies import followed, sped_up
 from kperf.studies.public_rows import (
     FASTER,
     ROWS,
@@ -68,6 +68,7 @@ class Pair:
     timed: Literal["operator", "kernel"] = "operator"
     faults: Sequence[str] = ()
     lines: Sequence[int] = ()
+    follows: str = ""
 
 
 def run(console: Console, results: Path, pairs: Path | None) -> None:
@@ -77,10 +78,12 @@ def run(console: Console, results: Path, pairs: Path | None) -> None:
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         shown = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
-    if advised := [row for row in shown.rows if not row.faults]:
+    if advised := _of_ours(shown.rows):
         console.print(table(advised, shown.stamp))
-    if others := [row for row in shown.rows if row.faults]:
-        console.print(sped_up.table(others, shown.stamp))
+    if any(row.faults for row in shown.rows):
+        console.print(sped_up.table([row for row in shown.rows if row.faults], shown.stamp))
+    if any(row.follows for row in shown.rows):
+        console.print(followed.table(shown.rows, shown.stamp))
 
 
 def read_pairs(path: Path) -> Sequence[Pair]:
@@ -108,7 +111,8 @@ def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator
 def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
     original, changed = pair.make(False), pair.make(True)
     outputs = compared(_tensors(original()), _tensors(changed()))
-    findings = [_from_its_repository(finding, pair) for finding in findings_of(original, pair.kernel)]
+    found = [] if pair.follows else findings_of(original, pair.kernel)
+    findings = [_from_its_repository(finding, pair) for finding in found]
     samples = interleaved([capture_graph(call, 1)[0] for call in (original, changed)], flush)
     return PublicRow(
         **common,
@@ -119,9 +123,10 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         kernel=pair.kernel,
         shape=pair.shape,
         change=pair.change,
-        rule=pair.rule if any(finding.id == pair.rule for finding in findings) else "",
+        rule=pair.rule if pair.follows or any(finding.id == pair.rule for finding in findings) else "",
         faults=tuple(pair.faults),
         lines=tuple(pair.lines),
+        follows=pair.follows,
         findings=findings,
         timed=pair.timed,
         outputs=outputs,
@@ -195,7 +200,7 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
 def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
     shown = recorded(folder)
-    rows = in_order([row for row in shown.rows if not row.faults])
+    rows = in_order(_of_ours(shown.rows))
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
     found_on = sum(bool(row.findings) for row in gained)
@@ -216,18 +221,23 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _of_ours(rows: Sequence[PublicRow]) -> list[PublicRow]:
+    """Kernels and changes that were chosen by hand."""
+    return [row for row in rows if not row.faults and not row.follows]
+
+
 def cells(row: PublicRow) -> tuple[str, ...]:
     """Of a row of the table."""
     alone = "; the kernel alone" if row.timed == "kernel" else ""
-    followed = _followed(row)
+    of = _followed(row)
     return (
         f"`{row.kernel}` ({row.repository}, {row.source})",
-        f"{followed.id}, {followed.severity}" if followed else "none",
+        f"{of.id}, {of.severity}" if of else "none",
         row.change,
         f"{row.shape}{alone}",
         f"{statistics.median(row.original_samples_ms):.4f}",
         f"{statistics.median(row.changed_samples_ms):.4f}",
-        _estimated(followed),
+        _estimated(of),
         gain(row),
         row.outputs,
     )

@@ -29,9 +29,10 @@ class PublicRow(Row):
     repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
     whose advice the change follows, empty if none says so. faults: why the original is slow as those say who made it
     faster, before kperf read it: the rules of which each looks for that, or their words if no rule does; empty of a
-    change of ours. lines: those of the fault in the source, none if it is how the kernel is launched. findings: what
-    static rules say of the original kernel. timed: the whole operator, or the kernel alone where the operator waits for
-    the host. outputs: of both calls.
+    change of ours. lines: those of the fault in the source, none if it is how the kernel is launched. follows: the row
+    of the author's change, if somebody who did not know that made this one by what `kperf diagnose` finds on a GPU;
+    then that row has the findings. findings: what static rules say of the original kernel. timed: the whole operator,
+    or the kernel alone where the operator waits for the host. outputs: of both calls.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PublicRow(Row):
     rule: str
     faults: tuple[str, ...] = ()
     lines: tuple[int, ...] = ()
+    follows: str = ""
     findings: list[Finding]
     timed: Literal["operator", "kernel"]
     outputs: Likeness

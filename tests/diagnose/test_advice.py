@@ -69,7 +69,7 @@ def test_a_dot_on_the_fma_units_needs_no_larger_tile():
     ("kernel", "rule", "advice"),
     [
         ("planted/loop_stages", "too-few-stages", "write num_stages=3 or 4 in the loop's tl.range: one more stage"),
-        ("planted/two_stages", "too-few-stages", "launch with num_stages=3: one more stage takes"),
+        ("planted/two_stages", "too-few-stages", "launch with num_stages=3: one more stage"),
         ("planted/tuned_stages", "too-few-stages", "put num_stages=3 into its triton.Config: one more stage"),
         ("planted/two_warps", "wgmma-unused", "launch with num_warps=4, or 8 for tiles of 128 rows"),
         ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one more CTA"),
@@ -104,7 +104,7 @@ def test_a_multiplication_of_matrices_is_called_an_mma(kernel):
 
 def test_a_loop_that_sets_its_own_stages_has_no_candidates_of_the_launch():
     assert found("planted/loop_stages")["too-few-stages"].candidates == []
-    assert {"num_stages": 3} in found("planted/two_stages")["too-few-stages"].candidates
+    assert found("planted/two_stages")["too-few-stages"].candidates == [{"num_stages": 3}]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_reduction_costs_a_larger_share_where_memory_is_faster():
 def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide
-    assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("low", "halve the tile")
+    assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("low", "halve the tile: BLOCK=16384")
     assert (
         "the kernel's largest value takes 32 registers of each thread" in wide["register-spills"].message
     )  # as it is computed with
@@ -344,7 +344,8 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
         assert finding.message.startswith(
             f"the grid puts {on_an_sm} CTA{'s' * (on_an_sm > 1)} on an SM, {on_an_sm * warps} warps"
         )
-        assert finding.advice.startswith(f"launch {finding.evidence['ctas_that_fit']} CTAs an SM")
+        assert "share the iterations of the loop at line 8 among" in finding.advice
+        assert finding.advice.endswith(f"an SM then has {finding.evidence['ctas_that_fit']} CTAs")
         launched = int(ctas) if ctas.isdigit() else 132
         assert finding.estimate.high == pytest.approx(finding.evidence["ctas_that_fit"] * 132 / launched)
         assert finding.estimate.speedup <= finding.estimate.high
@@ -354,8 +355,16 @@ def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_s
 @pytest.mark.parametrize(
     ("ctas", "occupancy", "contention"),
     [
-        (132, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
-        (264, "launch 4 CTAs an SM", "store partial results, and add them in a second kernel: fewer than 4 CTAs"),
+        (
+            132,
+            "share the iterations of the loop at line 8 among 4 CTAs",
+            "store partial results, and add them in a second kernel: fewer than 4 CTAs",
+        ),
+        (
+            264,
+            "share the iterations of the loop at line 8 among 2 CTAs",
+            "store partial results, and add them in a second kernel: fewer than 4 CTAs",
+        ),
         (
             528,
             None,
@@ -550,7 +559,7 @@ def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
         (128, 128, 64, [3, 4, 2], "launch with num_stages=3 (or 4)"),
         (128, 128, 128, [3, 2], "launch with num_stages=3"),
         (128, 256, 128, [2], "launch with num_stages=2"),
-        (256, 256, 128, [], "use smaller tiles, and then num_stages=3 (or 2): two stages of these tiles need more"),
+        (256, 256, 128, [], "use smaller tiles: BM=128 or BN=128 or BK=64, and then num_stages=3 (or 2): two stages"),
     ],
 )
 def test_as_many_stages_are_advised_as_fit_into_shared_memory(tmp_path, rows, columns, depth, stages, advice):

@@ -169,8 +169,8 @@ for first, stride in LAUNCHES:
             "remove n from do_not_specialize; or where n is a multiple of 16 at each launch",
         ),
         ("'x'", [(0, 4112)], "narrow-access", "remove x from do_not_specialize"),
-        ("'x'", [(1, 4112)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),
-        ("'stride'", [(0, 4112), (0, 4111)], "narrow-access", "pass tensors that begin at multiples of 16 bytes"),
+        ("'x'", [(1, 4112)], "narrow-access", "let x begin at a multiple of 16 bytes"),
+        ("'stride'", [(0, 4112), (0, 4111)], "narrow-access", "round stride up to a multiple of 16 (of a stride: pad"),
     ],
 )
 def test_what_is_a_multiple_of_16_in_all_launches_is_to_be_specialised(tmp_path, left, launches, rule, advice):
@@ -422,3 +422,58 @@ def test_a_backward_pass_finds_its_tensors_on_a_gpu(tmp_path, run):
     script.write_text(BACKWARD.replace("RUN", run))
     (kernel,) = inputs.read(str(script), (), SM_90A)
     assert kernel.grid == (132, 1, 1)
+
+
+GROUPS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def grouped(x, y, n, groups, count, BLOCK: tl.constexpr):
+    each = n // groups
+    i = tl.arange(0, BLOCK)
+    at = tl.program_id(0) * BEGIN + i
+    tl.store(y + at, tl.load(x + at, mask=i < END) * 2, mask=i < END)
+
+x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+grouped[(4096,)](x, y, N, GROUPS, COUNT, BLOCK=2048)
+"""
+
+
+def of_groups(tmp_path, end, n, groups, count=16, begin="BLOCK"):
+    text = GROUPS.replace("END", end).replace("BEGIN", begin).replace("COUNT", str(count))
+    (diagnosis,) = of_script(tmp_path, text.replace("GROUPS", str(groups)).replace("N,", f"{n},"))
+    return {one.id: one for one in diagnosis.findings}
+
+
+@pytest.mark.parametrize(
+    ("end", "n", "groups", "advice"),
+    [
+        ("each", 8192, 4, "pass each as an argument (Triton"),
+        ("n // groups", 8192, 32, "pass n // groups as an argument (Triton"),
+        ("each", 4000, 8, "pad each to a multiple of 16, and pass each as an argument"),
+        ("tl.minimum(each, 1024)", 8192, 4, "pass tl.minimum(each, 1024) as an argument"),
+        ("groups", 8192, 100, "pass a multiple of 16 as groups (Triton"),
+        ("n", 1600, 4, ""),
+        ("n // 16 * 16", 1600, 4, ""),
+        ("groups", 1600, 64, ""),
+    ],
+)
+def test_a_mask_that_ends_at_a_quotient_names_what_it_ends_at(tmp_path, end, n, groups, advice):
+    one = of_groups(tmp_path, end, n, groups).get("mask-stops-vectors")
+    assert (one is not None) == bool(advice)
+    assert one is None or one.advice.startswith(advice)
+    assert one is None or end == "groups" or f"its mask ends at {end}, a quotient of groups, n, which" in one.message
+
+
+@pytest.mark.parametrize(
+    ("count", "advice"),
+    [
+        (20, "round count up to a multiple of 16 (of a stride: pad the rows), or pass it as tl.constexpr"),
+        (21, "round count up to a multiple of 16 (of a stride: pad the rows)"),
+        (32, None),
+    ],
+)
+def test_a_number_of_which_rows_begin_is_named(tmp_path, count, advice):
+    one = of_groups(tmp_path, "n", 1600, 4, count, begin="count").get("narrow-access")
+    assert (one.advice if one is not None else None) == advice

@@ -2,6 +2,9 @@
 
 import pytest
 
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
 from tests.diagnose.test_wasted_work import found
 
 pytestmark = pytest.mark.kernels
@@ -355,3 +358,47 @@ def test_tiles_of_three_dimensions_of_which_each_repeats_along_another_are_a_mat
         source = source.replace(word, written)
     rules = found(tmp_path, source, "*bf16,*bf16,*i32,*fp32,i32,i32,i32", "BM=16", "BN=16", "BK=32")
     assert ("dot-by-hand" in rules) == is_found
+
+
+CUBE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def cubes(x, w, y, N, M: tl.constexpr, K: tl.constexpr):
+    i, j, k = tl.arange(0, M)[:, None, None], tl.arange(0, M)[None, :, None], tl.arange(0, K)[None, None, :]
+    acc = tl.zeros((M, M), tl.float32)
+    for step in range(0, N):
+        left = tl.load(x + (tl.program_id(0) * M + i) * N * K + step * K + k + 0 * j)
+        right = tl.load(w + (tl.program_id(1) * M + j) * N * K + step * K + k + 0 * i)
+        acc += tl.sum(LEFT * RIGHT, axis=2)
+    rows, columns = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1) * M + tl.arange(0, M)
+    tl.store(y + rows[:, None] * 1024 + columns[None, :], acc)
+
+x = torch.empty(1 << 24, device="cuda", dtype=torch.DTYPE)
+y = torch.empty(1 << 24, device="cuda")
+cubes[(GRID, GRID)](x, x, y, 64, M, 16, num_warps=8)
+"""
+EXACT = 'tl.dot(a, b) with input_precision="tf32x3", which keeps nearly all digits of float32'
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "right", "m", "grid", "words", "side"),
+    [
+        ("float32", "left", "right", 32, 32, EXACT, 64),
+        ("bfloat16", "left.to(tl.float32)", "right.to(tl.float32)", 32, 32, "tl.dot(a, b) with 16-bit operands", 64),
+        ("float32", "left.to(tl.bfloat16).to(tl.float32)", "right", 32, 32, EXACT, 64),
+        ("float32", "left", "right", 32, 4, EXACT, None),  # larger tiles leave SMs without any
+    ],
+)
+def test_of_float32_a_dot_with_other_digits_is_said_to_change_the_results(
+    tmp_path, dtype, left, right, m, grid, words, side
+):
+    script = tmp_path / "cubes.py"
+    text = CUBE.replace("LEFT", left).replace("RIGHT", right).replace("DTYPE", dtype).replace("GRID", str(grid))
+    script.write_text(text.replace("64, M, 16", f"64, {m}, 16"))
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    (one,) = (finding for finding in diagnose(kernel).findings if finding.id == "dot-by-hand")
+    assert one.advice.startswith(f"write the sum as {words}")
+    assert ("change the results" in one.advice) == (words == EXACT)
+    assert (f"take tiles of {side} x {side} at once" in one.advice) == (side is not None)
+    assert "pad dimensions" not in one.advice

@@ -63,7 +63,7 @@ def test_a_recurrence_of_few_ctas_waits_for_memory_in_each_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("launch", "written"),
-    [("BLOCK=128", "launch with num_warps=2, "), ("BLOCK=32, num_warps=1", "take a larger BLOCK, ")],
+    [("BLOCK=128", "launch with num_warps=2, "), ("BLOCK=32, num_warps=1", "take BLOCK=64, ")],
 )
 def test_a_recurrence_of_16_bits_needs_4_bytes_a_thread_to_load_ahead(tmp_path, launch, written):
     source = SCAN.format(width=8192).replace('device="cuda"', 'device="cuda", dtype=torch.bfloat16')

@@ -160,3 +160,99 @@ def test_a_search_begins_at_one_element_and_goes_where_the_data_say(tmp_path, dt
     """In the first iteration all threads load the same number, and in no later one."""
     rules = set(found(tmp_path, SEARCH.replace("DTYPE", f"torch.{dtype}")))
     assert not {"redundant-load", "uncoalesced-access"} & rules
+
+
+SPLITS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n, k = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for s in range(0, K, BK):
+        left = tl.load(a + m[:, None] * K + s + k[None, :])
+        acc = tl.dot(left, tl.load(b + (s + k)[:, None] * N + n[None, :]), acc)
+    tl.store(c + m[:, None] * N + n[None, :], acc.to(tl.bfloat16))
+
+@triton.jit
+def sampled(x, y, rows, N, ROWS: tl.constexpr, B: tl.constexpr):
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    before, at = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.int32)
+    for start in range(0, N, B):
+        one = tl.load(x + r[:, None] * N + start + tl.arange(0, B)[None, :]).to(tl.float32)
+        reached = before[:, None] + tl.cumsum(one, 1) > 0.5
+        at += tl.sum(reached.to(tl.int32), 1)
+        before += tl.sum(one, 1)
+    tl.store(y + r, at)
+
+@triton.jit
+def parts(x, ends, y, N, PARTS: tl.constexpr, B: tl.constexpr):
+    length = tl.load(ends + tl.program_id(0))
+    each = tl.cdiv(length, PARTS)
+    begin = tl.program_id(1) * each
+    total = tl.zeros((B,), tl.float32)
+    for start in range(begin, tl.minimum(begin + each, length), B):
+        i = start + tl.arange(0, B)
+        total += tl.load(x + tl.program_id(0) * N + i, mask=i < length, other=0).to(tl.float32)
+    tl.store(y + tl.program_id(0) * PARTS + tl.program_id(1), tl.sum(total, 0))
+
+@triton.jit
+def added(x, y, N, D: tl.constexpr, B: tl.constexpr):
+    d = tl.arange(0, D)
+    for start in range(0, N, B):
+        i = (start + tl.arange(0, B))[:, None] * D + d[None, :]
+        tl.store(y + i, tl.load(y + i) + tl.load(x + tl.program_id(0) * N * D + i))
+
+@triton.jit
+def twice(x, y, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i) * 2)
+
+@triton.jit
+def normed(x, y, D: tl.constexpr):
+    i = tl.program_id(0) * D + tl.arange(0, D)
+    one = tl.load(x + i).to(tl.float32)
+    tl.store(y + i, one / tl.sum(one, 0))
+
+@triton.jit
+def walked(x, y, steps, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    for _ in range(steps):
+        i = tl.load(x + i)
+    tl.store(y + tl.program_id(0) * B + tl.arange(0, B), i)
+
+x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+ends = torch.empty(1 << 20, device="cuda", dtype=torch.int32)
+"""
+GENERAL = "use smaller tiles, or let several CTAs share one sum (split-K)"
+
+
+@pytest.mark.parametrize(
+    ("launch", "advice"),
+    [
+        (
+            "gemm[(1, 32)](x, x, y, 64, 4096, 4096, 64, 128, 64)",
+            "5 times as many CTAs: let 5 CTAs take parts of the loop on line 8 and add their results; "
+            "or use smaller tiles: BM=32, BN=32",
+        ),
+        ("gemm[(1, 64)](x, x, y, 16, 1024, 64, 16, 16, 64)", f"3 times as many CTAs: {GENERAL}"),
+        ("sampled[(32,)](x, y, 256, 32000, 8, 128)", "5 times as many CTAs: use smaller tiles: ROWS=1"),
+        ("parts[(2, 4)](x, ends, y, 1 << 16, 4, 1024)",
+         "17 times as many CTAs: let more of them share the loop on line 30, with PARTS=68"),
+        ("parts[(2, 1)](x, ends, y, 1 << 16, 1, 1024)",
+         "66 times as many CTAs: let 66 CTAs take parts of the loop on line 30 and add their results"),
+        ("added[(32,)](x, y, 4096, 64, 16)",
+         "5 times as many CTAs: let 5 CTAs take parts of the loop on line 38, and add to y by tl.atomic_add"),
+        ("twice[(16,)](x, y, 8192)", "9 times as many CTAs: use smaller tiles: B=512"),
+        ("normed[(16,)](x, y, 8192)", f"9 times as many CTAs: {GENERAL}"),  # a row is as long as it is
+        ("for i in range(8):\n    twice[(16,)](x[i << 17:], y[i << 17:], 8192)",
+         "9 times as many CTAs: use smaller tiles: B=512; or do the work of several launches in one"),
+        ("walked[(16,)](ends, ends, 256, 128)", f"9 times as many CTAs: {GENERAL}"),
+    ],
+    ids=["a sum", "a short sum", "a scan", "parts of a sum", "one part", "sums in memory", "elements", "a row",
+         "launches", "a walk"],
+)  # fmt: skip
+def test_few_ctas_are_split_in_the_way_that_fits_the_kernel(tmp_path, launch, advice):
+    written = found(tmp_path, SPLITS + launch)["launch-too-small"].advice
+    assert written.partition("; 16 CTAs fit")[0] == f"launch {advice}"

@@ -574,7 +574,7 @@ def of_two_types(x, z, y, BLOCK: tl.constexpr):
 @pytest.mark.parametrize(
     ("row", "advice"),
     [
-        ("2 * row", "let a CTA work on 4 times as many elements (a larger BLOCK, or several rows)"),
+        ("2 * row", "let a CTA work on 4 times as many elements (BLOCK=512, or several rows)"),
         ("row / tl.max(row, 0)", "let a CTA work on 4 rows at once, a tile of 4 x BLOCK"),
     ],
 )
@@ -1378,6 +1378,57 @@ def test_a_small_tile_by_tma_is_reduced_in_one_warp(tmp_path, tile, rows, warps,
     assert (one and one.candidates) == candidates
     if one is not None and warps == 4:
         assert 2.15 / 1.5 <= one.estimate.speedup <= 2.15 * 1.5
+
+
+POOLED = """
+def pooled(x, out, T: tl.constexpr, C: tl.constexpr):
+    t, c = tl.arange(0, T), tl.arange(0, C)
+    at = tl.program_id(0) * T * C
+    v = tl.load(x + at + INDEX)
+    tl.store(out + tl.program_id(0) * KEPT, tl.max(v, AXIS))
+"""
+COLUMNS_OF_TILE = ("t[:, None] * C + c[None, :]", "C + c", 0)
+ROWS_OF_TILE = ("t[:, None] * C + c[None, :]", "T + t", 1)
+THREE = ("tl.arange(0, 4)[:, None, None] * (T * C // 4) + tl.arange(0, T // 4)[None, :, None] * C + c[None, None, :]",
+         "C + tl.arange(0, 4)[:, None] * C + c[None, :]", 1)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("index", "rows", "warps", "ctas", "severity"),
+    [
+        (COLUMNS_OF_TILE, 64, 4, 16384, "medium"),
+        (COLUMNS_OF_TILE, 64, 8, 16384, "medium"),
+        (THREE, 64, 4, 16384, "medium"),
+        (ROWS_OF_TILE, 64, 4, 16384, None),  # each warp has whole rows
+        (COLUMNS_OF_TILE, 64, 1, 16384, None),
+        (COLUMNS_OF_TILE, 512, 4, 2048, None),  # too much for the registers of a warp
+        (COLUMNS_OF_TILE, 64, 4, 100, None),  # too few CTAs for so few warps
+    ],
+)
+def test_a_small_tile_by_pointers_is_reduced_in_one_warp(tmp_path, index, rows, warps, ctas, severity):
+    """1.45 x on an H200, of three dimensions with 4 warps."""
+    source, kept, axis = index
+    kernel = POOLED.replace("INDEX", source).replace("KEPT", kept).replace("AXIS", str(axis))
+    launch = (
+        f"x, out = torch.zeros({ctas}, {rows}, 64, device='cuda'), torch.zeros(1 << 24, device='cuda')\n"
+        f"pooled[({ctas},)](x, out, {rows}, 64, num_warps={warps})"
+    )
+    one = found(tmp_path, kernel, launch).get("reduction-in-loop")
+    assert (one and one.severity) == severity
+    if one is not None:
+        assert one.candidates[0] == {"num_warps": 1}
+        assert 1.1 < one.estimate.speedup < 1.45 * 1.5
+
+
+def test_of_a_sort_whose_instructions_take_longer_than_its_bytes_nothing_is_known(tmp_path):
+    kernel = POOLED.replace("INDEX", ROWS_OF_TILE[0]).replace(
+        "KEPT, tl.max(v, AXIS)", f"T * C + {ROWS_OF_TILE[0]}, tl.sort(v, 1)"
+    )
+    launch = (
+        "x, out = torch.zeros(16384, 2, 1024, device='cuda'), torch.zeros(1 << 25, device='cuda')\n"
+        "pooled[(16384,)](x, out, 2, 1024, num_warps=8)"
+    )
+    assert "reduction-in-loop" not in found(tmp_path, kernel, launch)
 
 
 def test_of_configurations_with_the_same_faults_the_one_that_gains_least_is_shown(tmp_path, monkeypatch):

@@ -30,6 +30,18 @@ def copy(x, y, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(y + at, tl.load(x + at))
 """
+HEADS = """
+def rotated(x, y, N, stride, B: tl.constexpr):
+    columns = tl.arange(0, B)
+    at = tl.program_id(0) * stride + columns
+    tl.store(y + at, tl.load(x + at, mask=columns < N), mask=columns < N)
+"""
+PARTS = """
+def parts(x, y, N, stride, B: tl.constexpr):
+    columns = tl.program_id(1) * B + tl.arange(0, B)
+    at = tl.program_id(0) * stride + columns
+    tl.store(y + at, tl.load(x + at, mask=columns < N), mask=columns < N)
+"""
 SUM = """
 def rows(x, y, N, B: tl.constexpr):
     row, acc = tl.program_id(0), tl.zeros((B,), tl.float32)
@@ -56,7 +68,7 @@ LATENCY_NS = 646
     ("kernel", "launch", "advice"),
     [
         (ROW, f"row[(1 << 10, {STARTED >> 10})](x, y, 128, num_warps=1)", "let a CTA work on 16 rows at once"),
-        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (a larger"),
+        (COPY, f"copy[({STARTED},)](x, y, 128, num_warps=1)", "let a CTA work on 16 times as many elements (B=2048"),
     ],
     ids=["a row a program", "a few elements a program"],
 )
@@ -83,6 +95,23 @@ def test_ctas_that_start_for_longer_than_they_work_are_found(tmp_path, kernel, l
 )
 def test_ctas_that_work_for_longer_are_not(tmp_path, kernel, launch):
     assert "program-per-item" not in found(tmp_path, kernel, TENSORS + launch)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch", "advice"),
+    [
+        (HEADS, f"rotated[({STARTED},)](x, y, 100, 100, 128, num_warps=1)", "16 rows (heads, items) at once, a tile"),
+        (HEADS, f"rotated[({STARTED},)](x, y, 128, 128, 128, num_warps=1)", "16 rows (heads, items) at once, a tile"),
+        (PARTS, f"parts[({STARTED >> 3}, 8)](x, y, 1000, 1000, 128, num_warps=1)", "16 times as many elements (B=2048"),
+        (HEADS.replace("* stride", "* B"), f"rotated[({STARTED},)](x, y, 100, 128, 128, num_warps=1)", "16 rows (head"),
+    ],
+    ids=["a part of the tile", "the whole tile", "several tiles a row", "a row as long as the tile"],
+)
+def test_of_a_tile_that_holds_a_whole_row_a_longer_one_is_no_advice(tmp_path, kernel, launch, advice):
+    one = found(tmp_path, kernel, TENSORS + launch)["program-per-item"]
+    assert advice in one.advice
+    assert ("now the tile holds one whole row" in one.advice) == (kernel != PARTS)
+    assert ({"B": 256} in one.candidates) == (kernel == PARTS)
 
 
 def test_bytes_that_l2_keeps_leave_more_to_gain(tmp_path):

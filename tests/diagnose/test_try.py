@@ -20,6 +20,7 @@ import triton
 from kperf.compat.triton import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
+from kperf.diagnose.experiments import naming
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
@@ -497,7 +498,7 @@ def test_of_a_kernel_without_candidates_other_options_are_tried(diagnose, monkey
     behave(monkeypatch, milliseconds=lambda launcher: {8: 0.5, 16: 0.8}.get(launcher.metadata.num_warps, 1.0))
     one, said, _ = diagnose(GEMM + "run(1, stages=3)")
     found = finding(one, "launch-options")
-    assert {words: each[0] for words, each in speedups(one, "launch-options").items()} == {
+    assert {words: round(each[0], 6) for words, each in speedups(one, "launch-options").items()} == {
         "num_stages=4": 1.0, "num_stages=5": 1.0, "num_stages=2": 1.0,
         "num_warps=8": 2.0, "num_warps=16": 1.25, "num_warps=32": 1.0,
     }  # fmt: skip
@@ -529,9 +530,9 @@ def rows(x, c, B: tl.constexpr):
     e = tl.exp(a - tl.max(a, 0))
     tl.store(c + columns, e / tl.sum(e, 0))
 
-x = torch.randn(8, 16384)
+x = torch.randn(8, 65536)
 c = torch.empty_like(x)
-rows[(8,)](x, c, 16384, num_warps=4)
+rows[(8,)](x, c, 65536, num_warps=4)
 """
 
 
@@ -783,3 +784,16 @@ def test_without_a_gpu_it_is_one_sentence(tmp_path):
     done = kperf("diagnose", "--try", script)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "`kperf diagnose --static` needs no GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("advice", "likeliest", "fastest", "named"),
+    [
+        ("halve the tile: M=64 or N=128", "M=64", "N=128", "halve the tile: N=128"),
+        ("halve the tile: M=64 or N=128", "M=64", "M=64, N=128", "halve the tile: M=64, N=128"),
+        ("use num_warps=8, or halve it: M=64", "num_warps=8", "M=64", "use num_warps=8, or halve it: M=64"),
+        ("launch with num_warps=16", "num_warps=16", "num_warps=1", "launch with num_warps=1"),
+    ],
+)
+def test_of_several_candidates_advice_names_the_fastest(advice, likeliest, fastest, named):
+    assert naming(advice, likeliest, fastest) == named

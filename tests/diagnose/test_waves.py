@@ -145,6 +145,58 @@ def test_windows_that_are_loaded_one_by_one_overlap_too(tmp_path):
     assert found(tmp_path, windows) is None
 
 
+JAGGED = """
+@triton.jit
+def covariances(x, y, out, ends, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    group, rows, cols = tl.program_id(GROUP), tl.program_id(ROWS), tl.program_id(COLS)
+    begin = tl.load(ends + group - 1, mask=group > 0, other=0)
+    end = tl.load(ends + group)
+    i, j = rows * BLOCK + tl.arange(0, BLOCK), cols * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for at in range(begin, end, 32):
+        k = at + tl.arange(0, 32)
+        left = tl.load(x + k[None, :] * WIDTH + i[:, None], mask=k[None, :] < end, other=0.0)
+        acc = tl.dot(left, tl.load(y + k[:, None] * WIDTH + j[None, :], mask=k[:, None] < end, other=0.0), acc)
+    tl.store(out + group * WIDTH * WIDTH + i[:, None] * WIDTH + j[None, :], acc.to(tl.bfloat16))
+
+samples, groups, tiles = SAMPLES, 200, 1024 // 128
+ends = torch.arange(samples // groups, samples + 1, samples // groups, device="cuda", dtype=torch.int32)
+covariances[GRID](bf16(samples, 1024), bf16(samples, 1024), bf16(groups, 1024, 1024), ends, 1024, 128)
+"""
+
+
+def jagged(axes, grid, samples=200_000):
+    source = JAGGED.replace("GRID", grid).replace("SAMPLES", str(samples))
+    for name, axis in zip(("GROUP", "ROWS", "COLS"), axes, strict=True):
+        source = source.replace(f"({name})", f"({axis})")
+    return source
+
+
+def test_groups_of_rows_between_offsets_in_memory_are_taken_to_have_equal_parts(tmp_path):
+    """The 8 x 8 CTAs of a group read 2 x 2 MB of it: with all groups at once L2 keeps nothing for the next wave."""
+    source = jagged((0, 1, 2), "(groups, tiles, tiles)")
+    one = found(tmp_path, source)
+    assert (one.severity, one.source.line) == ("high", line_of(source, "group, rows, cols ="))
+    part = 200_000 // 200 * 128 * 2
+    wave = one.evidence["ctas_at_once"]
+    waves = -(-200 * 64 // wave)
+    assert one.evidence["least_gb"] == pytest.approx(2 * 200 * 8 * part / 1e9, abs=0.02)
+    assert 200 * 64 * part / 1e9 < one.evidence["moved_gb"] < (200 * 64 + (wave + 200) * waves) * part / 1e9
+    assert "if the offsets that it reads part the rows evenly" in one.message
+
+
+@pytest.mark.parametrize(
+    ("axes", "grid", "samples"),
+    [
+        ((2, 1, 0), "(tiles, tiles, groups)", 200_000),
+        ((0, 1, 2), "(groups, tiles, tiles)", 10_000),  # both tensors stay in L2
+        ((0, 1, 2), "(groups, 1, 1)", 200_000),  # no CTA reads what another one does
+    ],
+)
+def test_groups_that_share_their_rows_at_the_same_time_are_in_order(tmp_path, axes, grid, samples):
+    assert found(tmp_path, jagged(axes, grid, samples)) is None
+
+
 def test_a_launch_that_sums_nothing_has_no_order(tmp_path):
     assert schedule_of(read(tmp_path, split("4096, 4096, 0, 4"))) is None
 

@@ -198,6 +198,20 @@ def test_samples_decide_a_share_where_events_cost_a_tenth_or_move_instructions(c
     assert cycles == pytest.approx(share * timeline.cycles_per_unit.median)
 
 
+@pytest.mark.parametrize(("waiting", "share"), [(50, 0.05), (211, 0.211), (212, None)])
+def test_samples_decide_where_they_show_less_than_half_of_the_waiting(waiting, share):
+    """Events count from a load to its use, with what the warp does meanwhile."""
+    timeline = decided(sampled(line(20, long_scoreboard=waiting), line(21, selected=1000 - waiting)))
+    by_events = GEMM.load_wait.share
+    assert timeline.load_wait.share == pytest.approx(by_events if share is None else share)
+    assert timeline.load_wait.share_by_events == (None if share is None else by_events)
+    said = [one for one in verdict(timeline) if "so samples decide" in one]
+    assert len(said) == (share is not None)
+    if share is not None:
+        assert "events also count what warps do while they wait, so samples decide" in said[0]
+        assert f"{share:.0%} of an iteration, where events show {by_events:.0%}" in said[0]
+
+
 def test_what_samples_do_not_show_is_no_finding_where_they_decide():
     timeline = decided(disturbed(sampled(line(20, long_scoreboard=10, selected=990))))
     assert timeline.load_wait.share == pytest.approx(0.01)

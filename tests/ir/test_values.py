@@ -127,6 +127,26 @@ def test_what_a_value_depends_on_is_followed():
     assert computed(lines, "%v") is None  # floats are no indices
 
 
+@pytest.mark.parametrize(
+    ("factor", "by", "scattered"),
+    [
+        ("%both", "%step", False), ("%step", "%both", False),  # (begin + i) * 3
+        ("%i", "%begins", True), ("%both", "%i", True), ("%both", "%begins", True),
+    ],
+)  # fmt: skip
+def test_only_where_a_tile_begins_may_be_data(factor, by, scattered):
+    value = computed(
+        f"""%i = tt.make_range {{end = 4 : i32, start = 0 : i32}} : tensor<4xi32, #b>
+            %begin = tt.load %q : !tt.ptr<i32>
+            %begins = tt.splat %begin : i32 -> tensor<4xi32, #b>
+            %both = arith.addi %begins, %i : tensor<4xi32, #b>
+            %step = arith.constant dense<3> : tensor<4xi32, #b>
+            %x = arith.muli {factor}, {by} : tensor<4xi32, #b>""",
+        "%x",
+    )
+    assert (value.loaded, value.scattered) == (True, scattered)
+
+
 def test_arguments_are_large_and_multiples_of_16_only_where_the_compiler_knows_it():
     lines = "%a = arith.addi %n, %n : i32\n%b = arith.addi %m, %m : i32"
     n, m = (int(computed(lines, name).numbers) // 2 for name in ("%a", "%b"))

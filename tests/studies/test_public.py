@@ -8,7 +8,7 @@ import torch
 from kperf.bench import turns
 from kperf.errors import UsageError
 from kperf.record.store import RecordStore
-from kperf.studies import public, sped_up
+from kperf.studies import followed, public, sped_up
 from kperf.studies.public_rows import ROWS
 from kperf.trace.analyze.finding import Finding
 from tests.bench.fake_gpu import COLD_MS, Gpu
@@ -219,9 +219,55 @@ def test_the_page_says_what_rules_named_before_they_were_changed(tmp_path):
     ]
 
 
+def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path, console):
+    """A kernel's faster change counts; one that loses, or computes something else, gains nothing."""
+    rows = [
+        row(name="a", faults=["slow-math"], changed=0.5),  # 4 x
+        row(name="b", faults=["slow-math"], changed=1.0),  # 2 x
+        row(name="c", faults=["slow-math"], changed=4.0),  # it loses, as an author's change may
+        row(name="d", faults=["slow-math"], changed=0.25),  # 8 x, and nobody could follow a finding
+        row(name="a:1", follows="a", kernel="first", changed=1.0),
+        row(name="a:2", follows="a", kernel="second", rule="float64", change="also: float32", changed=0.25),
+        row(name="b:1", follows="b", kernel="loses", changed=2.5),
+        row(name="c:1", follows="c", kernel="wrong", changed=0.5, outputs="different"),
+        row(name="ours", kernel="by_hand", changed=0.1),
+    ]
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
+    lines = followed.markdown(tmp_path / "h200").splitlines()
+    assert lines[2:5] == [
+        "- 3 of the 4 kernels were changed by their findings, some in two ways: 4 changes. By the 95% intervals of "
+        "their gains, 2 make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), and 0 do "
+        "neither. The gain of 1 change does not count, because its outputs differ.",
+        "- The geometric mean of the 4 kernels' gains is 1.68 x, and of their authors' gains 2.83 x. Here a kernel "
+        "with two changes has the faster one's gain. A kernel counts as 1 x if it has no change, or if its changes lose "
+        "or make the outputs differ.",
+        "- Of the 3 kernels that their authors made at least 10% faster, kperf's findings make 1 at least 90% as fast "
+        "as their authors did.",
+    ]
+    assert lines[8] == (
+        "| `second` (some/package, src/norm.py:7) | float64 | also: float32 | 8.00 x (8.00 to 8.00) | 4.00 x "
+        "| equal bits |"
+    )
+    assert [line.partition("`")[2].partition("`")[0] for line in lines[8:]] == ["second", "wrong", "first", "loses"]
+    assert "1 change was timed" in public.markdown(tmp_path / "h200")
+    public.run(console, tmp_path, None)
+    assert "changed as kperf advises" in console.export_text()
+
+
+def test_a_change_that_follows_findings_keeps_its_rule(tmp_path, console, gpu, monkeypatch):
+    pairs = tmp_path / "pairs.py"
+    pairs.write_text(PAIRS.replace('timed="kernel")', 'timed="kernel", follows="author")'))
+    monkeypatch.setattr(public, "findings_of", lambda call, name: [])
+    public.run(console, tmp_path, pairs)
+    rows = {one.name: one for one in RecordStore(tmp_path / "h200", "public", ROWS).points()}
+    assert (rows["alone"].follows, rows["alone"].rule, rows["alone"].findings) == ("author", "too-few-warps", [])
+    assert (rows["twice"].follows, rows["twice"].rule) == ("", "")
+
+
 def test_a_record_of_our_changes_alone_has_no_page_of_others(tmp_path):
     kept(RecordStore(tmp_path / "h200", "public", ROWS), [row()])
     assert sped_up.markdown(tmp_path / "h200") is None
+    assert followed.markdown(tmp_path / "h200") is None
 
 
 def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):

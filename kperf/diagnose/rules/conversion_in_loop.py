@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kperf.diagnose.kernel import STORES, TMA_LOADS, Kernel
 from kperf.diagnose.loops import always, repeated
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.thresholds import CONVERSION_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -19,13 +20,15 @@ _TRANSPOSE = "tt.trans"
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of conversions between layouts in which different warps hold an element, or that store to shared memory.
 
-    Those that a transposition needs are one finding, at its line.
+    Those that a transposition needs are one finding, at its line; those of pointers that two loops carry are those of
+    pointers-through-loops.
     """
     for loop in repeated(kernel):
         operations = list(always(loop))
+        of_pointers = [op.line for one in handed_back(kernel, loop) for op in one.conversions]
         causes: dict[int, tuple[Operation, list[Operation]]] = {}
         for op in operations:
-            if op.name == "ttg.convert_layout":
+            if op.name == "ttg.convert_layout" and op.line not in of_pointers:
                 source = tensor_types(op.rest)[0]
                 if source.size * source.bytes >= CONVERSION_BYTES and _through_shared_memory(kernel, op):
                     cause = _transposition(operations, op)

@@ -3,6 +3,7 @@
 Squared distances are one too: |x - c|^2 = |x|^2 + |c|^2 - 2 x.c.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,8 +13,9 @@ from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, lines_of, l
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.occupancy import arithmetic_of_cta, moved_bytes
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.rules.small_tile import SMALL_SIDE, larger_side
 from kperf.diagnose.shared_tiles import vector_products
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.thresholds import BUSY_INTENSITY, MEDIUM_GAIN, SEVERE_GAIN, SMALL_TILE_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region
 from kperf.trace.analyze.finding import Finding
@@ -21,6 +23,8 @@ from kperf.trace.analyze.finding import Finding
 _ADDITIONS = {"arith.addf": (0, 1), "arith.subf": (0,), "math.fma": (2,)}
 """Operations that add a product to a sum -> the places at which the sum may be."""
 _PRODUCTS = ("arith.mulf", "math.fma")
+_MOVES = ("tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "ttg.convert_layout")
+"""What leaves the numbers of a factor as they are."""
 _WEIGHTS = ("tt.splat", "arith.constant")
 """What may scale the square of a difference: a number of the whole tile, also another one in each iteration. With
 weights of each row or column that differ along the sum, |x|^2 would be a matrix multiplication too."""
@@ -37,7 +41,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     kernel,
                     product,
                     f"a product of {_by(shape)} elements is summed",
-                    "write the sum as tl.dot(a, b) with 16-bit operands, and pad dimensions below 16 to 16",
+                    f"write the sum as tl.dot(a, b){_precision(kernel, product)}"
+                    + (f", and pad dimensions below {LEAST_TILE} to {LEAST_TILE}" if min(shape) < LEAST_TILE else "")
+                    + _larger(kernel, product, axis, shape),
                 )
         square = kernel.values.maker(op, 0)
         if square is not None and square.name != "math.fma" and _is_sum_of_squares(kernel, op, square, axis, shape):
@@ -52,10 +58,46 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 kernel,
                 products[-1],
                 f"rank-1 updates of {_by(tensor_types(products[-1].rest)[0].shape)} elements are summed",
-                f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write acc = tl.dot(a, b, acc) "
-                "with 16-bit operands",
+                f"load {LEAST_TILE} or more columns and rows at once, as two tiles, and write acc = tl.dot(a, b, acc)"
+                f"{_precision(kernel, products[-1])}",
             )
     yield from _of_vectors(kernel)
+
+
+def _precision(kernel: Kernel, product: Operation) -> str:
+    """Which operands tl.dot gets, by those of the product: fewer bits than they have change the results."""
+    if not _has_float32(kernel, product):
+        return " with 16-bit operands"
+    return (
+        ' with input_precision="tf32x3", which keeps nearly all digits of float32 (16-bit operands, or "tf32", are '
+        "faster and change the results)"
+    )
+
+
+def _has_float32(kernel: Kernel, product: Operation) -> bool:
+    """Whether it multiplies numbers of 32 bits that nothing has rounded to 16: loaded ones, or computed ones."""
+    todo = [(product, place) for place in range(2)]
+    while todo:
+        made = kernel.values.maker(*todo.pop())
+        if made is None:
+            return True
+        if made.name in _MOVES:
+            todo.append((made, 0))
+        elif made.name not in ("arith.extf", "tt.fp_to_fp"):
+            return True
+    return False
+
+
+def _larger(kernel: Kernel, product: Operation, axis: int, shape: Sequence[int]) -> str:
+    """Which tiles feed the tensor cores, where those of a loop are smaller: as small-tile says of the tl.dot."""
+    sides = [length for place, length in enumerate(shape) if place != axis]
+    size = 4 if _has_float32(kernel, product) else 2
+    done, wanted = 2 * math.prod(sides) / (sum(sides) * size), BUSY_INTENSITY * 2 / size
+    loop = next(iter(loops_around(product)), None)
+    if loop is None or max(sides) > SMALL_SIDE or done >= SMALL_TILE_SHARE * wanted:
+        return ""
+    side = larger_side(kernel, loop, math.prod(sides))
+    return f"; take tiles of {side} x {side} at once, as smaller ones do not feed the tensor cores" if side else ""
 
 
 def _of_vectors(kernel: Kernel) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from kperf.arch import H200
 from kperf.console import agreeing
 from kperf.diagnose.divisions import distinct, division_cycles, is_of_elements
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, own
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, named, own
 from kperf.diagnose.occupancy import (
     arithmetic_bounds,
     arithmetic_cycles,
@@ -18,7 +18,7 @@ from kperf.diagnose.occupancy import (
     warps_of_vectors,
 )
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.starts import Starts, is_row, larger, starts_of
+from kperf.diagnose.starts import Starts, holds_all, is_row, larger, starts_of
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_AHEAD_BYTES, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -87,7 +87,7 @@ def _gain(kernel: Kernel, starts: Starts | None, size: float) -> tuple[float, fl
 def _more(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:
     """How a thread comes to `times` as many bytes, and candidates."""
     advice, tiles = larger(kernel, widest, times)
-    if not is_row(kernel, widest):
+    if not (is_row(kernel, widest) or holds_all(kernel, widest)):
         return f"{advice}, so that a thread has 16 bytes and more", tiles
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     if warps == kernel.num_warps:
@@ -158,7 +158,11 @@ def _ahead(kernel: Kernel, loads: Sequence[Access]) -> str:
     warps = min(access.tensor.size * access.tensor.bytes for access in narrow) // (
         LEAST_AHEAD_BYTES * kernel.arch.warp_size
     )
-    fewer = kernel.with_option(f"num_warps={warps}") if 0 < warps < kernel.num_warps else "take a larger BLOCK"
+    fewer = (
+        kernel.with_option(f"num_warps={warps}")
+        if 0 < warps < kernel.num_warps
+        else f"take {named(kernel.scaled(narrow[0].tensor.shape, 2), otherwise='a larger BLOCK')}"
+    )
     return (
         f"{fewer}, so that a thread loads the {LEAST_AHEAD_BYTES} bytes that the compiler needs to load ahead, and "
         f"{stages}"

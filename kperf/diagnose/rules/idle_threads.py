@@ -7,7 +7,7 @@ from kperf.arch import H200
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Access, Kernel, loops_around
 from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.starts import larger, starts_of
+from kperf.diagnose.starts import holds_all, larger, starts_of
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
@@ -45,7 +45,8 @@ def _of_threads(kernel: Kernel) -> Iterator[Finding]:
         more = larger(kernel, widest, starts.times)[0]
     else:
         gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
-        more = "let a CTA work on several rows, or on a larger BLOCK"
+        more = "let a CTA work on several rows"
+        more += "" if holds_all(kernel, widest) else ", or on a larger BLOCK"
     yield kernel.finding(
         RULE.id,
         widest.operation,
@@ -91,7 +92,7 @@ def _cut_off(kernel: Kernel) -> Iterator[Finding]:
         {"threads": kernel.threads, "elements": elements, "tile": tile},
         confidence="medium",
         estimate=(speedup, low, high),
-        candidates=kernel.scaled(widest.tensor.shape, fitting / tile),
+        candidates=kernel.scaled(widest.tensor.shape, fitting / tile, whole=True),
     )
 
 

@@ -3,8 +3,12 @@
 import re
 from collections.abc import Iterator
 
+from kperf.console import agreeing
+from kperf.diagnose.divisions import distinct, instructions_of, is_of_elements
+from kperf.diagnose.kernel import Kernel, frame_of
 from kperf.diagnose.measured import by_instructions, finding, share_of_copy
 from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.rules.loop_division import advice
 from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import LineSamples, Timeline
@@ -44,6 +48,28 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
+def _with_divisions(finding: Finding, kernel: Kernel) -> Finding:
+    """With what to do, where the line divides integers by numbers known at run time: each takes some twenty others."""
+    here = finding.source.file, finding.source.line
+    divisions = distinct(
+        op
+        for op in kernel.operations
+        if is_of_elements(kernel, op) and (at := frame_of(op)) is not None and (at.file, at.line) == here
+    )
+    if not divisions:
+        return finding
+    count = len(divisions)
+    words = agreeing(count, "an integer division or remainder", f"{count} integer divisions and remainders")
+    return finding.model_copy(
+        update={
+            "message": f"{finding.message}: {words} by a number known only at run time, which takes some "
+            f"{max(instructions_of(kernel, op) for op in divisions)} instructions for each element",
+            "advice": advice(kernel, divisions),
+            "evidence": finding.evidence | {"divisions": count},
+        }
+    )
+
+
 def _computing(line: LineSamples) -> int:
     """Samples of warps at a line that issue, are ready, or wait for a unit or for the instruction before."""
     return sum(count for reason, count in line.stalls.items() if reason in COMPUTING)
@@ -53,6 +79,7 @@ RULE = DynamicRule(
     "instruction-bound",
     "Instructions that bound a launch",
     check,
+    of_kernel=_with_divisions,
     explained_by=(
         "dot-by-hand",
         "dot-on-fma",
@@ -62,6 +89,7 @@ RULE = DynamicRule(
         "int64-index",
         "linear-search",
         "loop-division",
+        "pointers-through-loops",
         "quadratic-ranking",
         "random-numbers",
         "scalar-loop",

@@ -16,6 +16,7 @@ from kperf.diagnose.occupancy import (
     moved_bytes,
 )
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.splits import further
 from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
@@ -54,8 +55,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             else f"the launch has {count / sms:.2g} CTAs for each SM, which has room for {ctas(kernel)}"
         )
         + (f", and each iteration of a CTA waits for {_one_after_another(loads)}" if is_hidden else ""),
-        "split the work further: use smaller tiles, or several CTAs for one sum (split-K); or do the work of several "
-        "launches in one"
+        further(kernel, math.ceil((ctas(kernel) if is_hidden else 1) * sms / count))
         + (f"; {ctas(kernel)} CTAs fit on an SM, and some work while the others wait" if is_hidden else ""),
         {"ctas": count, "sms": sms},
         confidence="low",

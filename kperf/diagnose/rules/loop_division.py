@@ -31,6 +31,7 @@ from kperf.diagnose.kernel import (
     lines_of,
     own,
 )
+from kperf.diagnose.loops import largest_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.remainders import Sum, sums_of_remainders
 from kperf.diagnose.rule import Rule
@@ -234,7 +235,7 @@ def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose
         f"{also}: this takes some {cost.divisions:.0f} cycles of an SM, all other instructions take "
         f"{cost.others:.0f} cycles, and "
         + (f"memory takes {cost.memory:.0f} cycles to move the bytes" if cost.memory else "it moves no tile"),
-        _advice(kernel, operations),
+        advice(kernel, operations),
         {
             "elements": tensor.size,
             "divisions": len(operations),
@@ -249,22 +250,28 @@ def _of_cost(kernel: Kernel, operations: Sequence[Operation], cost: _Cost, whose
 
 
 def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
-    """None of a kernel whose bytes are not known."""
+    """None of a kernel whose bytes are not known.
+
+    Of indices that are rounded floats, as of a scaled image, a tile of the tensor counts once: its loads are of
+    neighbours.
+    """
     moved = sum(_moved_bytes(kernel, access) for access in kernel.accesses)
     by_tma = (tensor_types(op.rest) for op in kernel.named(*_BY_TMA))
     moved += sum(max((tensor.size * tensor.bytes for tensor in types), default=0) for types in by_tma)
     known = {access.operation.line for access in kernel.accesses}
-    if not moved or any(tensor_types(op.rest) and op.line not in known for op in kernel.named("tt.load", *STORES)):
+    others = [op for op in kernel.named("tt.load", *STORES) if tensor_types(op.rest) and op.line not in known]
+    if not moved or any(source.name in LOADS for op in others for source in kernel.values.sources(op, 0)):
         return None
+    moved += sum({(op.name, kernel.tensors_of(op)): largest_bytes(op) for op in others}.values())
     times = [(op, numbers_of_thread(kernel, op)) for op in divisions]
-    others = arithmetic_cycles(kernel, kernel.operations)
+    computing = arithmetic_cycles(kernel, kernel.operations)
     if kernel.code is not None:
         code = kernel.code.instructions
         end = max((place for place, one in enumerate(code, 1) if one.opcode == "EXIT"), default=len(code))
         written = sum(count * (_WRITTEN if instructions_of(kernel, op) > SHORT else SHORT) for op, count in times)
-        others = max(end - written, 0) * kernel.total_warps / kernel.arch.sub_partitions
+        computing = max(end - written, 0) * kernel.total_warps / kernel.arch.sub_partitions
     return _Cost(
-        division_cycles(kernel, divisions), others, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle)
+        division_cycles(kernel, divisions), computing, moved / (COPIED_SHARE * kernel.arch.memory_bytes_per_cycle)
     )
 
 
@@ -280,8 +287,11 @@ def _moved_bytes(kernel: Kernel, access: Access) -> float:
     return min(sectors, whole / math.prod(kernel.grid)) if whole <= H200_L2_KEPT_BYTES else sectors
 
 
-def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
-    """An index that is loaded has no axis of the grid, and an index of many gigabytes has 64 bits."""
+def advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
+    """How divisions by numbers known at run time become fewer, or cheaper.
+
+    An index that is loaded has no axis of the grid, and an index of many gigabytes has 64 bits.
+    """
     dividends = [kernel.values.operand(op, 0) for op in divisions]
     divisors = [kernel.values.operand(op, 1) for op in divisions]
     of_data = any(is_data(kernel, op) for op in divisions)

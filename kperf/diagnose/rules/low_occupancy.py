@@ -1,12 +1,12 @@
 """Registers, shared memory or a grid that leave few warps on an SM, in a kernel that waits for memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.atomics import meets_other_ctas
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, named, own, source_of
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
@@ -51,7 +51,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         elif warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
             issued = max((issue_cycles(kernel, loop) for loop in kernel.main_loops), default=0.0)
             hidden = issued >= MEMORY_LATENCY_CYCLES
-            advice, changes = _by_resource(kernel, resource)
+            lengths = value.tensor.shape if value is not None else ()
+            advice, changes = _by_resource(kernel, resource, lengths)
             yield kernel.finding(
                 RULE.id,
                 where,
@@ -66,7 +67,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 advice,
                 evidence | {"bytes_in_flight": asked, "issue_cycles": issued},
                 estimate=(1.05, 0.9, 1.3) if hidden else (1.4, 1.0, 2.0),
-                candidates=[*changes, *kernel.scaled(value.tensor.shape if value is not None else (), 0.5)],
+                candidates=[*changes, *kernel.scaled(lengths, 0.5)],
             )
         return
     yield from _by_stages(kernel, now, evidence)
@@ -88,21 +89,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _by_resource(kernel: Kernel, resource: str) -> tuple[str, list[dict[str, int]]]:
+def _by_resource(kernel: Kernel, resource: str, lengths: Sequence[int]) -> tuple[str, list[dict[str, int]]]:
     """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
     if resource != "registers":
         staged = any(buffers(kernel, loop) for loop in kernel.main_loops)  # else conversions of layouts fill it
-        return ("use fewer stages or a smaller tile", _fewer_stages(kernel)) if staged else ("use a smaller tile", [])
+        smaller = f"a smaller tile{named(kernel.scaled(lengths, 0.5), before=': ')}"
+        return (f"use fewer stages or {smaller}", _fewer_stages(kernel)) if staged else (f"use {smaller}", [])
     if warps_repeat_work(kernel):
-        return "halve the tile", []
-    return kernel.warps_advice(), kernel.more_warps()
+        return kernel.halved(lengths), []
+    return kernel.warps_advice(lengths), kernel.more_warps()
 
 
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:
     """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
     loops = [loop for loop in kernel.named(*LOOPS) if not (arithmetic_bounds(kernel, loop) or is_recurrence(loop))]
-    load = next((op for loop in loops for op in own(loop) if op.name in LOADS), None)
-    if kernel.grid is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms:  # launch-too-small
+    loop, load = next(((loop, op) for loop in loops for op in own(loop) if op.name in LOADS), (None, None))
+    if (
+        kernel.grid is None or loop is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms
+    ):  # launch-too-small
         return None
     launched, wanted = launched_ctas(kernel), least_ctas(kernel) if meets_other_ctas(kernel) else now
     if launched >= least_ctas(kernel):
@@ -115,8 +119,10 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         "medium",
         f"the grid puts {launched} {agreeing(launched, 'CTA', 'CTAs')} on an SM, {warps} warps, where {now} CTAs fit: "
         "too few warps to hide the latency of memory",
-        f"launch {wanted} CTAs an SM, each with a smaller share of the iterations"
-        + ": each CTA more adds to the same addresses by atomics" * (wanted < now),
+        f"share the iterations of the loop at line {source_of(frame_of(loop)).line} among "
+        f"{math.ceil(wanted / launched)} CTAs, by another axis of the grid: an SM then has {wanted} CTAs"
+        + ", and each CTA more adds to the same addresses by atomics"
+        * (wanted < now),
         evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
         confidence="medium",
         estimate=(min(1.3, gain**0.5), 1.0, gain),

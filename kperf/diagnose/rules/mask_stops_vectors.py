@@ -1,32 +1,37 @@
 """Accesses of a few bytes because of a mask: it may end anywhere, or it is data."""
 
 from collections.abc import Iterator
+from functools import partial
 
-from kperf.diagnose.kernel import STORES, Kernel
+import numpy as np
+
+from kperf.diagnose.kernel import Kernel, compared_with
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import Vector, findings, no_multiple
+from kperf.diagnose.vectors import OF_MASKS, Vector, findings, quotients_at_end
 from kperf.trace.analyze.finding import Finding
+
+_MULTIPLE = 16
+"""Of an argument that Triton specialises a kernel for."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of aligned rows under a mask whose limit is not known to be a multiple of 16, or that was loaded."""
-    return findings(kernel, RULE.id, {"mask": _reason, "loaded mask": _reason})
+    of_quotient = partial(_of_quotient, kernel)
+    return findings(kernel, RULE.id, {**OF_MASKS, "divided mask": of_quotient})
 
 
-def _reason(vector: Vector) -> tuple[str, str]:
-    if vector.cause == "mask":
-        return (
-            f"its mask ends at {no_multiple(vector.unknown)}",
-            f"pass a multiple of 16 as {' and '.join(vector.unknown)} (Triton then specialises the kernel for it), or "
-            "leave out the mask if the tile divides the size",
-        )
-    why = "its mask is computed from loaded numbers, so that it may leave out any element"
-    if vector.access.operation.name in STORES:
-        return why, (
-            "store all elements (where the mask is false, the old value: load it, and choose with tl.where), if no "
-            "other CTA writes to them"
-        )
-    return why, "load with the mask of the tensor's bounds alone, and then choose with tl.where(mask, x, other)"
+def _of_quotient(kernel: Kernel, vector: Vector) -> tuple[str, str]:
+    """As of a group's part of a row: its length is no argument, of which Triton would see that it is a multiple."""
+    comparison, _ = quotients_at_end(kernel, vector.access)[0]
+    written, launched = compared_with(comparison), kernel.launched_values.operand(comparison, 1)
+    name = written or "the quotient"
+    odd = launched is not None and launched.arguments <= kernel.numbers.keys() and np.any(launched.numbers % _MULTIPLE)
+    return (
+        f"its mask ends at {f'{written}, ' if written else ''}a quotient of {', '.join(vector.unknown)}, which the "
+        f"compiler does not know to be a multiple of {_MULTIPLE}",
+        f"{f'pad {name} to a multiple of {_MULTIPLE}, and ' if odd else ''}pass {name} as an argument (Triton then "
+        f"specialises the kernel for multiples of {_MULTIPLE}), or leave out the mask if the tile divides {name}",
+    )
 
 
 RULE = Rule("mask-stops-vectors", "A mask that stops vectorisation", check, needs="machine code")

@@ -1,6 +1,7 @@
 """Accesses of a few bytes because the compiler does not know that rows are aligned, or that a stride is 1."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from kperf.console import agreeing
 from kperf.diagnose.kernel import Kernel
@@ -21,13 +22,35 @@ from kperf.trace.analyze.finding import Finding
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of contiguous rows whose beginning may lie anywhere, and of launches whose rows alone are contiguous."""
-    return findings(kernel, RULE.id, _REASONS | {"remainder": lambda vector: wrapped(kernel, vector.unknown)})
+    reasons = _REASONS | {
+        "alignment": partial(_of_alignment, kernel),
+        "remainder": lambda vector: wrapped(kernel, vector.unknown),
+    }
+    return findings(kernel, RULE.id, reasons)
 
 
-def _of_alignment(vector: Vector) -> tuple[str, str]:
+def _of_alignment(kernel: Kernel, vector: Vector) -> tuple[str, str]:
     return (
         f"its address depends on {no_multiple(vector.unknown)}, so that rows may begin anywhere",
-        "pass tensors that begin at multiples of 16 bytes, and strides that are multiples of 16 (pad the rows)",
+        "; ".join(filter(None, [_of_tensors(kernel, vector.unknown), _of_numbers(kernel, vector.unknown)])),
+    )
+
+
+def _of_tensors(kernel: Kernel, names: Sequence[str]) -> str:
+    tensors = [name for name in names if kernel.parameters[name].is_pointer]
+    return f"let {' and '.join(tensors)} begin at a multiple of 16 bytes" if tensors else ""
+
+
+def _of_numbers(kernel: Kernel, names: Sequence[str]) -> str:
+    """A stride, or another number, such as one of rows. As a constant an even number leaves larger pieces too."""
+    numbers = [name for name in names if not kernel.parameters[name].is_pointer]
+    multiple = agreeing(len(numbers), "a multiple", "multiples")
+    even = all(kernel.numbers.get(name, 0) % 2 == 0 for name in numbers)
+    return (
+        f"round {' and '.join(numbers)} up to {multiple} of 16 (of a stride: pad the rows)"
+        + (f", or pass {'it' if len(numbers) == 1 else 'them'} as tl.constexpr" if even else "")
+        if numbers
+        else ""
     )
 
 
@@ -78,14 +101,22 @@ def _of_a_descriptor(vector: Vector) -> tuple[str, str]:
     return passed_in_parts(vector.unknown[0])
 
 
+def _of_a_layout(_: Vector) -> tuple[str, str]:
+    return (
+        "tl.join takes this tile, and in the layout that tl.join gives it a thread has few elements of a row",
+        "let TMA load the tile, whose copies have no layout of threads: desc = tl.make_tensor_descriptor(...), and "
+        "desc.load (transposed with .T, if another dimension than the last one is contiguous)",
+    )
+
+
 _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
-    "alignment": _of_alignment,
     "memory": _of_memory,
     "offset": _of_an_offset,
     "program": _of_a_program,
     "quotient": _of_a_quotient,
     "stride": _of_a_stride,
     "descriptor": _of_a_descriptor,
+    "layout": _of_a_layout,
 }
 
 RULE = Rule("narrow-access", "Narrow accesses to contiguous rows", check, needs="machine code")

@@ -93,7 +93,7 @@ def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, 
         {"tile": length, "used": used},
         confidence="medium",
         estimate=(min(length / wanted, 4.0) ** 0.5, 1.0, length / wanted) if fast else (1.1, 1.0, 1.5),
-        candidates=kernel.scaled((length,), wanted / length),
+        candidates=kernel.scaled((length,), wanted / length, whole=True),
     )
 
 

@@ -35,7 +35,7 @@ class _Order:
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the bytes that the waves load from device memory, in the launch's order and in others of the same CTAs."""
-    schedule = schedule_of(kernel)
+    schedule = schedule_of(kernel, jagged=True)
     if schedule is None:
         return
     moved = schedule.traffic()
@@ -50,7 +50,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     simple = [one for one in times if one[2].group == 1 and one[0] * _NEARLY <= best[0]]
     time, least, order = min(simple, key=lambda one: one[:2], default=best)
     gain = min(now / time, _MOST)
-    if gain < MEDIUM_GAIN:
+    if gain < (SEVERE_GAIN if schedule.jagged else MEDIUM_GAIN):  # parts are never equal
         return
     names = [_tensors(kernel, loads) for loads in (order.rows, order.columns) if loads]
     yield kernel.finding(
@@ -59,7 +59,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "high" if gain >= SEVERE_GAIN else "medium",
         f"the order of the programs loses reuse in L2: the {schedule.waves[0]} CTAs that run at the same time share "
         f"few tiles of {' and '.join(dict.fromkeys(names))}, so the launch loads {moved / 1e9:.1f} GB from device "
-        f"memory; in another order it would load {least / 1e9:.1f} GB",
+        f"memory; in another order it would load {least / 1e9:.1f} GB"
+        + (" (if the offsets that it reads part the rows evenly)" if schedule.jagged else ""),
         _advice(order, names),
         {
             "moved_gb": moved / 1e9,

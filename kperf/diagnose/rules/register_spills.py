@@ -15,6 +15,7 @@ from kperf.diagnose.largest import Largest, largest_value
 from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
+from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import Spills, spills
@@ -28,7 +29,9 @@ _FEW = 0.5
 chunk of linear attention in float32 got 32, and spilled 14336 bytes; with maxnreg=255 it spilled 3280."""
 _HINT = 1.02, 1.0, 1.1
 """Of what another finding's advice ends, or no loop does."""
-_AFTER = "a consequence of the loads that are not pipelined, whose tiles fill the registers: "
+_REGISTER_BYTES = 4
+_OF_LOADS = "a consequence of the loads that are not pipelined, whose tiles fill the registers: "
+_OF_POINTERS = "a consequence of the pointers that two loops carry: "
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -58,7 +61,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"instructions in loops before they issue the next one (ptxas {waiting.warning})"
         )
     severity: Level = "high" if estimates else "medium" if found.gain >= MEDIUM_GAIN else "low"
-    first = _first(kernel)
+    cause, first = _first(kernel)
     compiled = not first and severity != "low"
     wide = wide_row(kernel) if compiled else None
     repeated = compiled and wide is None and warps_repeat_work(kernel)
@@ -85,7 +88,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         value.operation if value is not None else None,
         severity,
-        f"{_AFTER if first else ''}{spilled} bytes of a thread's registers are spilled to memory "
+        f"{cause}{spilled} bytes of a thread's registers are spilled to memory "
         f"({_instructions(found)} them){each}{waits}{_leave(after)}",
         advice,
         evidence,
@@ -125,8 +128,9 @@ def _instructions(found: Spills) -> str:
     return f"{found.in_loops} {loops}"
 
 
-def _first(kernel: Kernel) -> str:
-    """What to do ahead of all else where a loop's loaded tiles fill the registers; empty where none do.
+def _first(kernel: Kernel) -> tuple[str, str]:
+    """Of what spills are a consequence, and what to do ahead of all else: where a loop's loaded tiles, or pointers that
+    two loops carry, fill the registers. Empty where none do.
 
     Spills are their consequence where they hold as many bytes of a thread as are spilled. More warps then only leave an
     SM with fewer CTAs, of which one would work while another waits: of while_loop with 8 warps nothing is spilled, and
@@ -135,11 +139,13 @@ def _first(kernel: Kernel) -> str:
     assert kernel.resources is not None
     for loop in kernel.main_loops:
         if (hidden := hidden_in_loop(kernel, loop)) is not None:
-            return hidden.reason[1]
+            return _OF_LOADS, hidden.reason[1]
         tiles = sum(tile_bytes(op) for op in loaded_into_registers(loop))
         if tiles >= kernel.resources.spilled_bytes * kernel.threads and any(op.name in MMAS for op in own(loop)):
-            return "let the compiler pipeline the loads of the loop, as loads-not-pipelined advises"
-    return ""
+            return _OF_LOADS, "let the compiler pipeline the loads of the loop, as loads-not-pipelined advises"
+        if sum(one.registers for one in handed_back(kernel, loop)) * _REGISTER_BYTES >= kernel.resources.spilled_bytes:
+            return _OF_POINTERS, "compute the pointers anew before the inner loop, as pointers-through-loops advises"
+    return "", ""
 
 
 RULE = Rule(

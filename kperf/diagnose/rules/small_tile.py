@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kperf.arch import H200
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, own
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, named, own
 from kperf.diagnose.loops import carried, intensity
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
@@ -14,7 +14,7 @@ from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_SIDE = 64
+SMALL_SIDE = 64
 """Where one side of the product is longer than this, the other is short because the problem is."""
 _SIDES = (128, 64)
 """Of the tiles that are advised, the best first."""
@@ -35,11 +35,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
         known = intensity(kernel, own(loop))
-        if known is None or any(op.line in short for op in products) or max(max(shape[:2]) for shape in shapes) > _SIDE:
+        if (
+            known is None
+            or any(op.line in short for op in products)
+            or max(max(shape[:2]) for shape in shapes) > SMALL_SIDE
+        ):
             continue
         done, wanted = known
         m, n, _ = shapes[0]
-        side = _side(kernel, loop, m * n)
+        side = larger_side(kernel, loop, m * n)
         if done / wanted < SMALL_TILE_SHARE and side is not None:
             chosen, streamed = _is_chosen(kernel, loop), memory_bounds(kernel)
             hint = chosen or streamed
@@ -51,8 +55,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"tensor cores need {wanted:.0f} to be busy"
                 + (", although the launch's bytes take longer to come from device memory" if streamed else ""),
                 (f"if more than {m} rows have the same operand (tokens of an expert), " if chosen else "")
-                + f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune tiles around "
-                "this size",
+                + f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > SMALL_SIDE)}), and autotune tiles "
+                "around this size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
                 confidence="low" if hint else "medium",
                 estimate=(1.1, 1.0, wanted / done)
@@ -77,22 +81,23 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             continue
         depth = _depth(loop, op)
         size = depth * tensor_types(op.rest.partition(" : ")[2])[0].bytes
-        if size > _SHALLOW_BYTES or max(shape[:2]) <= _SIDE:
+        if size > _SHALLOW_BYTES or max(shape[:2]) <= SMALL_SIDE:
             continue
         deep = depth * _DEEP_BYTES // size
         gain = deep / depth
+        deeper = kernel.scaled((depth,), gain)
         yield kernel.finding(
             RULE.id,
             op,
             "high",
             f"each iteration multiplies only {depth} columns of its operands (rows of {size} bytes): waiting for its "
             "loads takes longer than the MMA",
-            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), with a larger BLOCK_K, "
-            "and autotune BLOCK_K around this value",
+            f"let an iteration multiply {deep} columns (rows of {_DEEP_BYTES} bytes), with "
+            f"{named(deeper, otherwise='a larger BLOCK_K')}, and autotune around this value",
             {"depth": depth, "row_bytes": size},
             confidence="medium",
             estimate=(gain**0.5, 1.0, gain),  # 2.2 x were measured of 4 (H100)
-            candidates=kernel.scaled((depth,), gain),
+            candidates=deeper,
         )
 
 
@@ -108,7 +113,7 @@ def _is_chosen(kernel: Kernel, loop: Operation) -> bool:
     return any(access.value.loaded and not access.value.scattered for access in here)
 
 
-def _side(kernel: Kernel, loop: Operation, area: int) -> int | None:
+def larger_side(kernel: Kernel, loop: Operation, area: int) -> int | None:
     """The side of the largest tile with which the launch still has a CTA for each SM; None where none is larger.
 
     A loop around this one gives a CTA several tiles: then the number of tiles is not known, as without a launch.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kperf.arch import SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.kernel import MMAS, Kernel, own
-from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
+from kperf.diagnose.loops import buffers, launch_gives_stages, loop_line, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEMORY_LATENCY_CYCLES, STAGES_WANTED
@@ -40,11 +40,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         advised.add(advice)
         issued = issue_cycles(kernel, loop)
         hidden = issued >= MEMORY_LATENCY_CYCLES
+        line = loop_line(kernel, loop, copies[0][0])
+        which = f"the loop on line {line}" if line else "the loop"
         yield kernel.finding(
             RULE.id,
             copies[0][0],
             "low" if hidden else "medium",
-            f"the loop has {depth} {agreeing(depth, 'buffer', 'buffers')} for each tile, so one iteration has to hide "
+            f"{which} has {depth} {agreeing(depth, 'buffer', 'buffers')} for each tile, so one iteration has to hide "
             "the whole latency of a load"
             + (f"; most of it is hidden, as an SM issues an iteration in {issued:.0f} cycles" if hidden else ""),
             f"{advice}: one more stage takes {more} bytes of shared memory, and no fewer CTAs fit on an SM",
@@ -53,6 +55,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "stage_bytes": more,
                 "shared_bytes": kernel.resources.shared_bytes,
                 "issue_cycles": issued,
+                **({"loop_line": line} if line else {}),
             },
             confidence="medium",
             estimate=(1.05, 0.95, 1.3) if hidden else (1.2, 1.0, 1.6),

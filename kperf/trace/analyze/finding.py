@@ -70,8 +70,8 @@ class Witness(Frozen):
 
     agreement: "none" where they say nothing; why, in `message`. share: of the samples of the warps that run its line,
     those that show it; `stalls`: of all samples, by what the warps wait for. by_events: the share of an iteration that
-    events show, where the finding is about one. decides: events disturb the kernel more than a tenth, or change the
-    order of its instructions, so that the share is that of the samples.
+    events show, where the finding is about one. decides: the share is that of the samples, since events disturb the
+    kernel more than a tenth, change the order of its instructions, or show more than twice as much.
     """
 
     agreement: Literal["agrees", "disagrees", "none"]

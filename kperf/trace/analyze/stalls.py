@@ -44,6 +44,8 @@ COMPUTING = ISSUABLE | {"wait"}
 """The warp computes, or would if a unit were free."""
 LEAST_SAMPLES = 400
 """With fewer a share is not known: of 400 a share of 5 % is 20, give or take 5."""
+HALF = 0.5
+"""Samples are of warps and events of the time of one: within a factor of two they say the same."""
 
 _PRODUCERS = {"long_scoreboard": FROM_GLOBAL, "short_scoreboard": FROM_SHARED}
 
@@ -111,9 +113,12 @@ def _place(instruction: Instruction | None, named: Callable[[str], str]) -> tupl
 
 
 def decided(timeline: Timeline) -> Timeline:
-    """With the share of its waits for loads by samples, where events disturb the kernel and samples were taken."""
+    """With the share of its waits for loads by samples, if these were taken, where events disturb the kernel.
+
+    And where samples show less than `HALF` of what events show: the region of a wait holds what warps do besides.
+    """
     wait, samples = timeline.load_wait, timeline.samples
-    if wait is None or samples is None or samples.total < LEAST_SAMPLES or not timeline.is_disturbed:
+    if wait is None or samples is None or samples.total < LEAST_SAMPLES:
         return timeline
     regions = [
         region for region in timeline.regions if (region.warp_group, region.source is None) == (wait.warp_group, False)
@@ -122,6 +127,8 @@ def decided(timeline: Timeline) -> Timeline:
         (region.source.file, region.source.line) for region in regions if region.name in wait.regions and region.source
     }
     share = min(_load_waits(samples, lines) / warps_of(timeline, [wait.warp_group]), 1.0)
+    if not timeline.is_disturbed and share >= HALF * wait.share:
+        return timeline
     cycles = share * timeline.cycles_per_unit.median
     by_samples = wait.model_copy(update={"share": share, "cycles": cycles, "share_by_events": wait.share})
     known = timeline.recorded_by | {"load_wait": "samples"}

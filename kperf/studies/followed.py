@@ -1,0 +1,89 @@
+"""Public kernels changed by somebody who knew kperf's findings and not what their authors changed: what that gains."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from kperf.record import markdown as md
+from kperf.studies.public_rows import FASTER, PublicRow, came_of, gain, in_order, is_faster, recorded, stamped
+
+MOST_OF = 0.9
+"""Of an author's speedup: a change that reaches so much of it gains as much."""
+
+HEAD = ("kernel", "finding", "change", "gain", "the author's gain", "outputs")
+
+
+def table(rows: Sequence[PublicRow], stamp: str) -> Table:
+    """A row a change, the largest gain first; `rows`: with those of the authors' changes, as far as they are shown."""
+    made = Table(*HEAD, title=f"public kernels changed as kperf advises; {stamp}", title_justify="left")
+    for row in in_order([row for row in rows if row.follows]):
+        made.add_row(*cells(row, _of_author(rows, row)))
+    return made
+
+
+def markdown(folder: Path) -> str | None:
+    """The section of docs/public.md; None if no such change is recorded.
+
+    A kernel that nobody could change by its findings counts as one whose speed stays.
+    """
+    shown = recorded(folder)
+    rows = in_order([row for row in shown.rows if row.follows])
+    if not rows:
+        return None
+    authors = [row for row in shown.rows if row.faults]
+    gained = [row for row in authors if is_faster(row)]
+    ours = best(shown.rows)
+    by_findings, by_authors = means(shown.rows)
+    as_fast = sum(ours[row.name] >= MOST_OF * _speedup(row) for row in gained)
+    lines = [
+        stamped(shown, rows),
+        "",
+        f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed by their findings, some in "
+        f"two ways: {len(rows)} changes. {came_of(rows)}",
+        f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x, and of their authors' "
+        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain. A kernel counts as 1 x if "
+        "it has no change, or if its changes lose or make the outputs differ.",
+        f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
+        f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
+        "",
+        *md.table(HEAD, (cells(row, _of_author(shown.rows, row)) for row in rows)),
+    ]
+    return "\n".join(lines)
+
+
+def best(rows: Sequence[PublicRow]) -> dict[str, float]:
+    """Of each kernel that its authors changed, what the best change by findings gains; 1 without one."""
+    gains = {row.name: 1.0 for row in rows if row.faults}
+    for row in rows:
+        if row.follows:
+            gains[row.follows] = max(gains[row.follows], _speedup(row))
+    return gains
+
+
+def means(rows: Sequence[PublicRow]) -> tuple[float, float]:
+    """The geometric means of what findings and of what authors gain, over the kernels that authors changed."""
+    authors = [_speedup(row) for row in rows if row.faults]
+    return statistics.geometric_mean(best(rows).values()), statistics.geometric_mean(authors)
+
+
+def cells(row: PublicRow, author: PublicRow | None) -> tuple[str, ...]:
+    """Of a row of the table."""
+    return (
+        f"`{row.kernel}` ({row.repository}, {row.source})",
+        row.rule,
+        row.change,
+        gain(row),
+        gain(author).partition(" (")[0] if author is not None else "not shown",
+        row.outputs,
+    )
+
+
+def _of_author(rows: Sequence[PublicRow], row: PublicRow) -> PublicRow | None:
+    return next((one for one in rows if one.name == row.follows), None)
+
+
+def _speedup(row: PublicRow) -> float:
+    """What a change gains: nothing if it loses, or if its outputs are others."""
+    return max(statistics.median(row.ratios), 1.0) if row.outputs != "different" else 1.0
