@@ -8,7 +8,7 @@ from kperf.diagnose.kernel import Kernel, loops_around, mask_place, named
 from kperf.diagnose.largest import Largest
 from kperf.diagnose.starts import row_lengths
 from kperf.diagnose.thresholds import SPILLED_BYTES
-from kperf.diagnose.warps import spilled_with_warps
+from kperf.diagnose.warps import most_registers, spilled_with_warps, warps_change
 from kperf.ir import compile as compiler
 
 TO_END_SPILLS = "so that nothing is spilled, "
@@ -19,25 +19,24 @@ _MOST_NEEDED = 4
 
 @dataclass(frozen=True)
 class Option:
-    """A compile option, and the bytes of a thread's registers that are spilled with it; None where they are not known.
+    """Compile options, and the bytes of a thread's registers that are spilled with them; None where it is not known.
 
-    registers: that a thread has with it.
+    change: as a candidate of a finding. registers: that a thread has with it.
     """
 
-    name: str
-    value: int
+    change: dict[str, int]
     left: int | None
     registers: int
 
     @property
-    def written(self) -> str:
-        """As it is written at a launch."""
-        return f"{self.name}={self.value}"
+    def is_limit(self) -> bool:
+        """Whether it is another `maxnreg` alone."""
+        return "num_warps" not in self.change
 
     @property
-    def candidate(self) -> dict[str, int]:
-        """As a candidate of a finding."""
-        return {self.name: self.value}
+    def written(self) -> str:
+        """As it is written at a launch."""
+        return ", ".join(f"{name}={value}" for name, value in self.change.items())
 
     @property
     def leaves(self) -> str:
@@ -64,9 +63,9 @@ def options(
             limited = assembler.submit(_spilled_with_limit, kernel, registers) if registers else None
             of_warps = spilled_with_warps(kernel, warps) if warps else None
             of_limit = limited.result() if limited is not None else None
-    found = [Option("maxnreg", registers, of_limit, registers)] if registers else []
+    found = [Option({"maxnreg": registers}, of_limit, registers)] if registers else []
     if warps:
-        found.append(Option("num_warps", warps, of_warps, most_registers(kernel, warps)))
+        found.append(Option(warps_change(kernel, warps), of_warps, most_registers(kernel, warps)))
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
     better = [one for one in found if one.left is None or one.left < spilled]
     return sorted(better, key=lambda one: (one.left is None, 0 if one.ends_spills else one.left or 0))
@@ -79,12 +78,6 @@ def _spilled_with_limit(kernel: Kernel, registers: int) -> int | None:
     if ptx is None or needed > _MOST_NEEDED * registers:
         return None
     return compiler.spilled_with(ptx, kernel.arch, registers)
-
-
-def most_registers(kernel: Kernel, warps: int) -> int:
-    """What a thread may have in a CTA of so many warps, in steps of 8 below the most that there are."""
-    of_cta = kernel.arch.sm_registers // (warps * kernel.arch.warp_size)
-    return min(kernel.arch.thread_registers, of_cta // 8 * 8)
 
 
 def shorter_tile(kernel: Kernel, value: Largest | None, after: Sequence[Option]) -> str:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from kperf.arch import H200
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages
-from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.occupancy import ctas, launched_ctas
 from kperf.diagnose.thresholds import STAGES_WANTED, WARPS_OF_MMAS
 from kperf.ir.ttgir import Operation
+
+_IN_TURN = 2
+"""CTAs, of which one works while the other waits."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,16 @@ def ctas_with(kernel: Kernel, loop: Pipeline, stages: int) -> int:
     assert kernel.resources is not None
     more = (stages - loop.stages) * loop.stage_bytes
     return ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more)
+
+
+def needed_ctas(kernel: Kernel) -> int:
+    """CTAs that more stages have to leave on an SM: two that work in turn, with `WARPS_OF_MMAS`, as far as there are.
+
+    No more than the launch has for each SM: other CTAs that would fit are none.
+    """
+    fit = max(ctas(kernel), 1)
+    launched = fit if kernel.grid is None else launched_ctas(kernel)
+    return min(fit, launched, max(_IN_TURN, math.ceil(WARPS_OF_MMAS / kernel.total_warps)))
 
 
 def for_one_more_cta(kernel: Kernel, loop: Pipeline) -> int | None:

@@ -72,6 +72,18 @@ def spilled_with_warps(kernel: Kernel, warps: int) -> int | None:
     return compiler.resources(made).spilled_bytes if made is not None else None
 
 
+def most_registers(kernel: Kernel, warps: int) -> int:
+    """What a thread may have in a CTA of so many warps, in steps of 8 below the most that there are."""
+    of_cta = kernel.arch.sm_registers // (warps * kernel.arch.warp_size)
+    return min(kernel.arch.thread_registers, of_cta // 8 * 8)
+
+
+def warps_change(kernel: Kernel, warps: int) -> dict[str, int]:
+    """The options for so many warps: with the launch's own `maxnreg` a CTA may have fewer of them."""
+    most = most_registers(kernel, warps)
+    return {"num_warps": warps} | ({"maxnreg": most} if kernel.configuration.get("maxnreg", most) > most else {})
+
+
 def warps_of_row(kernel: Kernel, elements: int) -> int:
     """As many warps as leave each thread `_OF_ROW` elements of a row, or more where a CTA has no more warps."""
     each = max(elements // (kernel.arch.warp_size * _OF_ROW), 1)
@@ -98,7 +110,7 @@ def _recompiled(kernel: Kernel, warps: int) -> CompiledKernel | None:
     """With so many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
     if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
         return None
-    made = kernel.compiled.again(num_warps=warps)
+    made = kernel.compiled.again(**warps_change(kernel, warps))
     return made if made is not None and "cubin" in made.asm else None
 
 

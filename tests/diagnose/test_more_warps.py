@@ -173,6 +173,15 @@ def test_a_stage_that_costs_a_cta_is_not_advised(shared_bytes, words):
     assert finding.advice.endswith(f"takes 32768 bytes of shared memory, with which {words}")
 
 
+@pytest.mark.parametrize(("grid", "words"), [((64, 64, 1), "with which 1 CTA fits"), ((8, 8, 1), "which are enough")])
+def test_a_launch_of_few_ctas_may_have_stages_for_one_of_them_on_an_sm(grid, words):
+    timeline, kernel = recorded("gemm_2_stages"), kernel_of("planted/two_stages")
+    half = replace(kernel.resources, shared_bytes=98304)
+    full = replace(kernel, name=timeline.kernel, resources=half, grid=grid)
+    (finding,) = (one for one in diagnose(full, [timeline]).findings if one.id == "exposed-loads")
+    assert words in finding.advice
+
+
 BRANCHED = """
 import torch, triton, triton.language as tl
 
@@ -409,6 +418,19 @@ def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, 
     finding = next(one for one in register_spills.check(shifted(tmp_path, *loop, store, warps)))
     assert finding.advice.rpartition("so that nothing is spilled, ")[2] == advice
     assert ({"BLOCK": 16384} in finding.candidates) == halved
+
+
+def test_more_warps_are_not_combined_with_registers_that_they_cannot_have(tmp_path):
+    """1024 threads of 128 registers are twice as many registers as an SM has."""
+    text = SHIFTED.replace("num_warps=WARPS", "num_warps=16, maxnreg=128")
+    script = tmp_path / "shifted.py"
+    script.write_text(text.replace("LOOP", EACH_ROW[0]).replace("ROW", EACH_ROW[1]).replace("STORE", WHOLE))
+    (limited,) = inputs.read(str(script), (), SM_90A)
+    finding = next(one for one in register_spills.check(limited))
+    left = spilled_with(limited, num_warps=32, maxnreg=64)
+    assert f"num_warps=32, maxnreg=64 leaves {left} bytes" in finding.message
+    assert finding.advice.startswith("launch with num_warps=32, maxnreg=64; so that nothing is spilled, ")
+    assert finding.candidates == [{"num_warps": 32, "maxnreg": 64}]
 
 
 def test_warps_that_are_too_few_say_what_more_of_them_leave(tmp_path):

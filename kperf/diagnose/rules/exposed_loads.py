@@ -7,7 +7,7 @@ from kperf.diagnose.kernel import ASYNC_COPIES, TMA_LOADS, Kernel
 from kperf.diagnose.loops import launch_gives_stages, with_stages
 from kperf.diagnose.measured import finding, memory_cycles_of_sm, region_of, saved
 from kperf.diagnose.occupancy import ctas
-from kperf.diagnose.pipelines import ctas_with, for_one_more_cta, pipelines
+from kperf.diagnose.pipelines import ctas_with, for_one_more_cta, needed_ctas, pipelines
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import EXPOSED_SHARE, NEAR_ROOF, SEVERE_GAIN, SEVERE_WAIT
 from kperf.trace.analyze.facts import at_bound
@@ -53,7 +53,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
 
 
 def _of_kernel(measured: Finding, kernel: Kernel) -> Finding:
-    """With the number of stages that leaves an SM as many CTAs; or with what to do where no larger one does."""
+    """With the number of stages that leaves an SM enough CTAs; or with what to do where no larger one does."""
     wanted, advice = _wanted(kernel)
     if advice:
         return measured.model_copy(update={"advice": advice, "candidates": [{"num_stages": one} for one in wanted]})
@@ -78,12 +78,15 @@ def _wanted(kernel: Kernel) -> tuple[list[int], str]:
             f"{with_stages(kernel, loop.loop, str(fewer))}, which leaves room for one more CTA on an SM: it works "
             "while another one waits"
         )
-    more = [stages for stages in _MORE if ctas_with(kernel, loop, loop.stages + stages) >= now]
-    if more:
-        wanted = [loop.stages + stages for stages in more]
+    wanted = [
+        loop.stages + more for more in _MORE if ctas_with(kernel, loop, loop.stages + more) >= needed_ctas(kernel)
+    ]
+    if wanted:
+        then = ctas_with(kernel, loop, wanted[0])
+        fewer_fit = f"{then} {agreeing(then, 'CTA fits', 'CTAs fit')} on an SM in place of {now}, which are enough"
         return wanted * tried, (
             f"{with_stages(kernel, loop.loop, str(wanted[0]))}: one more stage takes {loop.stage_bytes} bytes of "
-            "shared memory, and no fewer CTAs fit on an SM"
+            f"shared memory, and {fewer_fit if then < now else 'no fewer CTAs fit on an SM'}"
         )
     left = ctas_with(kernel, loop, loop.stages + 1)
     why = f"{left} {agreeing(left, 'CTA fits', 'CTAs fit')} on an SM in place of {now}" if left else "no CTA fits"

@@ -7,7 +7,6 @@ from kperf.diagnose.ends_of_spills import (
     TO_END_SPILLS,
     Option,
     is_whole_row,
-    most_registers,
     options,
     shorter_tile,
 )
@@ -22,7 +21,7 @@ from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import Spills, spills
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.diagnose.vectors import hidden_in_loop
-from kperf.diagnose.warps import warps_repeat_work
+from kperf.diagnose.warps import most_registers, warps_change, warps_repeat_work
 from kperf.trace.analyze.finding import Finding, Level
 
 _FEW = 0.5
@@ -80,8 +79,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         advice = f"first {first}; if values are still spilled, {advice}"
     elif repeated and severity == "medium":
         severity = "low"
-    tried = [one.candidate for one in after if not first or one.name == "maxnreg"]
-    tried += [] if first or repeated else [one for one in kernel.more_warps() if one not in tried]
+    tried = [one.change for one in after if not first or one.is_limit]
+    more = [] if first or repeated else [warps_change(kernel, one["num_warps"]) for one in kernel.more_warps()]
+    tried += [one for one in more if one not in tried]
     if value is not None and not is_whole_row(kernel, value):
         tried += kernel.scaled(value.tensor.shape, 0.5)
     yield kernel.finding(
@@ -103,14 +103,14 @@ def _advice(kernel: Kernel, value: Largest | None, after: Sequence[Option], limi
     if not after:
         return shorter
     best, advice = after[0], kernel.with_option(after[0].written)
-    if best.name == "maxnreg" and kernel.resources is not None:
+    if best.is_limit and kernel.resources is not None:
         by = f"maxnreg={limit} leaves" if limit is not None else "ptxas gave"
         advice += f": {by} each thread only {kernel.resources.registers} registers"
-    if best.left is None and best.name == "maxnreg":
+    if best.left is None and best.is_limit:
         return f"{advice}; if values are still spilled, {shorter}"
     if best.left is not None and not best.ends_spills:
         return f"{advice}; {TO_END_SPILLS}{shorter}"
-    return advice if best.name == "maxnreg" else f"{advice}, or {shorter}"
+    return advice if best.is_limit else f"{advice}, or {shorter}"
 
 
 def _leave(after: Sequence[Option]) -> str:
