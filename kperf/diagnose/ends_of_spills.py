@@ -67,7 +67,7 @@ def options(
     if warps:
         found.append(Option(warps_change(kernel, warps), of_warps, most_registers(kernel, warps)))
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
-    better = [one for one in found if one.left is None or one.left < spilled]
+    better = [one for one in found if one.left is None or one.left <= spilled]
     return sorted(better, key=lambda one: (one.left is None, 0 if one.ends_spills else one.left or 0))
 
 

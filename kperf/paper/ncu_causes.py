@@ -134,6 +134,7 @@ WITHOUT_RULE = {
     "opaque-samples": "no rule of ncu knows which iterations change no result",
     "padded-tile": "no rule of ncu knows which results a mask removes",
     "pass-in-torch": "a profile of a launch does not show what torch computes of its tensors",
+    "pointers-through-loops": "no rule of ncu knows which integer instructions of a loop are needless",
     "product-order": "no rule of ncu knows that matrices may be multiplied in another order",
     "program-order": "no rule of ncu compares the order of CTAs with another order",
     "program-per-item": "no rule of ncu knows how many elements one CTA could take",

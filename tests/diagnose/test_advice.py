@@ -694,6 +694,7 @@ def test_an_estimate_lies_in_its_interval_where_a_loop_moves_little_beside_its_s
 def test_ptxas_that_gives_few_registers_is_asked_for_all(registers, warps, most, monkeypatch):
     """Where values do not fit into 255 registers, it may give a thread 32 and spill kilobytes."""
     monkeypatch.setattr(ends_of_spills, "spilled_with_warps", lambda *_: None)
+    monkeypatch.setattr(ends_of_spills, "_spilled_with_limit", lambda *_: None)
     kernel, *_ = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
     number = f'"ttg.num-warps" = {kernel.num_warps} :'
     assert kernel.compiled.ttgir.count(number) == 1

@@ -119,4 +119,4 @@ largest[(4096,)](x, torch.empty(4096, device="cuda", dtype=torch.int32), 4096)
 def test_an_estimate_is_printed_without_powers_of_ten(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(HEAD + ONE_BY_ONE)
-    assert "(estimated 25 x, 2 to 100)" in kperf("diagnose", "--static", script).stdout
+    assert "(estimated 32 x, 11 to 95)" in kperf("diagnose", "--static", script).stdout

@@ -129,7 +129,7 @@ def test_a_helper_called_twice_is_one_line_of_two_calls(script):
 def test_findings_stand_at_their_line(script):
     done = kperf("ir", script, "--kernel", "kernel", "--level", "ttgir", "--line", "12")
     (finding,) = re.findall(r"^k\.py:12  def kernel.*\n  low  (.*)$", done.stdout, re.MULTILINE)
-    assert finding.startswith("8 CTAs leave 124 of 132 SMs without work [launch-too-small]; split the work")
+    assert finding.startswith("8 CTAs leave 124 of 132 SMs without work [launch-too-small]; launch 17 times as many")
 
 
 def test_a_source_that_was_compiled_elsewhere_is_linked_where_it_lies(script, tmp_path):
