@@ -545,8 +545,8 @@ def test_advice_names_the_fastest_candidate_and_not_the_likeliest(diagnose, monk
     one, said, _ = diagnose(ROWS)
     found = finding(one, "too-few-warps")
     assert found.candidates[0] == {"num_warps": 32}
-    assert found.advice.startswith("launch with num_warps=16; so that nothing is spilled, walk the row in a loop")
-    assert "launch with num_warps=16; so that" in said
+    assert found.advice.startswith("launch with num_warps=16")  # what it leaves spilled, each Triton's ptxas says
+    assert "  launch with num_warps=16" in said
 
 
 TUNED = (
