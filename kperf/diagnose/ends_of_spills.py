@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kperf.diagnose.kernel import Kernel, loops_around, mask_place, named
 from kperf.diagnose.largest import Largest
 from kperf.diagnose.starts import row_lengths
-from kperf.diagnose.thresholds import SPILLED_BYTES
+from kperf.diagnose.thresholds import REGISTER_BYTES, SPILLED_BYTES
 from kperf.diagnose.warps import most_registers, spilled_with_warps, warps_change
 from kperf.ir import compile as compiler
 
@@ -74,7 +74,10 @@ def options(
 def _spilled_with_limit(kernel: Kernel, registers: int) -> int | None:
     """None where a thread needs many times as many registers, or where no PTX is known."""
     assert kernel.resources is not None
-    needed, ptx = kernel.resources.registers + kernel.resources.spilled_bytes / 4, kernel.compiled.texts.get("ptx")
+    needed, ptx = (
+        kernel.resources.registers + kernel.resources.spilled_bytes / REGISTER_BYTES,
+        kernel.compiled.texts.get("ptx"),
+    )
     if ptx is None or needed > _MOST_NEEDED * registers:
         return None
     return compiler.spilled_with(ptx, kernel.arch, registers)
@@ -89,7 +92,7 @@ def shorter_tile(kernel: Kernel, value: Largest | None, after: Sequence[Option])
     most = after[0].registers if after else most_registers(kernel, kernel.total_warps)
     left = after[0].left if after else kernel.resources.spilled_bytes
     times = 2
-    while left is not None and most + left / 4 > times * most:
+    while left is not None and most + left / REGISTER_BYTES > times * most:
         times *= 2
     if value is not None and is_whole_row(kernel, value):
         return f"walk the row in a loop, in tiles of {value.tensor.size // times}"

@@ -17,6 +17,7 @@ from kperf.arch import Arch, operations
 from kperf.compat.triton import Unspecialised
 from kperf.diagnose.history import Handover, History
 from kperf.diagnose.operators import Pass
+from kperf.diagnose.sources import Definition, first_line, nodes
 from kperf.diagnose.thresholds import IN_LOOP, SECTOR_BYTES, VECTOR_BYTES
 from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.compile import Compiled, Resources, ptxas_says
@@ -661,33 +662,18 @@ class _Function(NamedTuple):
 
 
 @cache
-def _nodes(file: str) -> tuple[ast.AST, ...]:
-    """Of a file's syntax tree; empty if it cannot be read."""
-    try:
-        return tuple(ast.walk(ast.parse(Path(file).read_text())))
-    except (OSError, SyntaxError, ValueError):
-        return ()
-
-
-@cache
 def _loop_heads(file: str) -> tuple[tuple[int, int], ...]:
     """The first and the last line of what each `for` runs over, and of each condition of a `while`."""
-    heads = [(node, node.iter) for node in _nodes(file) if isinstance(node, ast.For)]
-    tests = [(node, node.test) for node in _nodes(file) if isinstance(node, ast.While)]
+    heads = [(node, node.iter) for node in nodes(file) if isinstance(node, ast.For)]
+    tests = [(node, node.test) for node in nodes(file) if isinstance(node, ast.While)]
     return tuple((node.lineno, head.end_lineno or node.lineno) for node, head in (*heads, *tests))
 
 
 @cache
 def _functions(file: str) -> tuple[_Function, ...]:
-    nodes = (node for node in _nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    definitions = (node for node in nodes(file) if isinstance(node, Definition))
     return tuple(
-        _Function(
-            min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
-            node.lineno,
-            node.end_lineno or node.lineno,
-            node.name,
-        )
-        for node in nodes
+        _Function(first_line(node), node.lineno, node.end_lineno or node.lineno, node.name) for node in definitions
     )
 
 

@@ -20,6 +20,9 @@ BAD_SECTOR_USE = 0.3
 BUFFERED_ELEMENTS = 1024
 """Of a tile that is worth buffers that are filled ahead: vectors of scales or a bias are not."""
 
+REGISTER_BYTES = 4
+"""Of a register of a thread."""
+
 VECTOR_BYTES = 16
 """A thread's largest access: a copy of 4-byte accesses reaches the bandwidth only with many more warps in flight."""
 

@@ -5,12 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from kperf.diagnose.sources import Definition, first_line, nodes
 from kperf.ir.locations import Frame
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef
-_Functions = Mapping[str, list[_Definition]]
+_Functions = Mapping[str, list[Definition]]
 
 _FIRST = ("zeros", "full", "empty")
 """Functions whose first argument is a shape."""
@@ -52,29 +51,21 @@ def tile_lengths(frame: Frame) -> TileLengths | None:
     """
     functions = _functions(frame.file)
     definitions = (one for same_name in functions.values() for one in same_name)
-    function = next((one for one in definitions if _first_line(one) <= frame.line <= one.lineno), None)
+    function = next((one for one in definitions if first_line(one) <= frame.line <= one.lineno), None)
     return _of_function(function, functions, ()) if function is not None else None
 
 
 @cache
 def _functions(file: str) -> _Functions:
     """The functions of a file by name; none if it cannot be read."""
-    found = defaultdict[str, list[_Definition]](list)
-    try:
-        tree = ast.parse(Path(file).read_text())
-    except (OSError, SyntaxError, ValueError):
-        return found
-    for node in ast.walk(tree):
-        if isinstance(node, _Definition):
+    found = defaultdict[str, list[Definition]](list)
+    for node in nodes(file):
+        if isinstance(node, Definition):
             found[node.name].append(node)
     return found
 
 
-def _first_line(function: _Definition) -> int:
-    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-
-
-def _of_function(function: _Definition, functions: _Functions, callers: tuple[str, ...]) -> TileLengths:
+def _of_function(function: Definition, functions: _Functions, callers: tuple[str, ...]) -> TileLengths:
     parameters = {one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
     computed = _computed(function)
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
@@ -121,7 +112,7 @@ def _closure(expressions: Iterable[ast.expr], computed: Mapping[str, set[str]]) 
     return found
 
 
-def _computed(function: _Definition) -> dict[str, set[str]]:
+def _computed(function: Definition) -> dict[str, set[str]]:
     """The names of which a function's variables are computed."""
     found = defaultdict[str, set[str]](set)
     for node in ast.walk(function):
@@ -209,7 +200,7 @@ def _is_unknown(call: ast.Call, functions: _Functions, local: set[str]) -> bool:
     return _called(call) not in (*functions, *_BUILTINS, *_ARITHMETIC)
 
 
-def _passed(call: ast.Call, function: _Definition, names: frozenset[str]) -> list[ast.expr]:
+def _passed(call: ast.Call, function: Definition, names: frozenset[str]) -> list[ast.expr]:
     """What a call gives for these parameters of a function, and what may be any of them (`**options`)."""
     parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     given = [one for name, one in zip(parameters, call.args, strict=False) if name in names]

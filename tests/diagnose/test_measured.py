@@ -11,6 +11,7 @@ from kperf.diagnose import engine, inputs
 from kperf.diagnose.engine import FAILED, diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
+from kperf.diagnose.rules import near_the_roof
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
 from kperf.trace.analyze.models import Memory, PcSamples, Quantiles, TrafficRecord, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
@@ -275,6 +276,20 @@ def test_a_hint_near_the_roof_gives_no_more_than_what_is_left():
     assert (within.speedup, within.high) == (pytest.approx(2000 / 1940), pytest.approx(2000 / 1940))
     assert "redundant-load" not in found(1945.0)  # less than 3 % is left, as two runs differ by
     assert "near-the-roof" in found(1945.0)
+
+
+def test_an_error_of_what_the_code_adds_costs_no_measured_finding(monkeypatch):
+    """As of a rule itself, it is told, and the command goes on."""
+    kernel, *_ = inputs.read(str(KERNELS / "planted/same_weights.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    memory = known.memory.model_copy(update={"unique_gb_per_s": 1960.0})
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    timeline = known.model_copy(update={"kernel": kernel.name, "memory": memory, "bandwidth": bandwidth})
+    broken = replace(near_the_roof.RULE, of_kernel=lambda finding, kernel: {}[kernel.name])
+    monkeypatch.setattr(engine, "dynamic_rules", lambda: (broken,))
+    found = diagnose(kernel, [timeline])
+    assert "near-the-roof" in {one.id for one in found.findings}
+    assert found.skipped["near-the-roof"] == "the rule itself failed with KeyError"
 
 
 def test_the_roof_of_one_launch_is_none_for_all_launches_in_one():

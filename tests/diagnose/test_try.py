@@ -494,7 +494,7 @@ def test_copies_are_gone_after_the_trial(diagnose, monkeypatch):
 
 
 def test_of_a_kernel_without_candidates_other_options_are_tried(diagnose, monkeypatch):
-    """Nothing in the code speaks for them; what is faster is said, with its time as the only reason."""
+    """Nothing in the code speaks for them; the time of what is faster is the only reason."""
     behave(monkeypatch, milliseconds=lambda launcher: {8: 0.5, 16: 0.8}.get(launcher.metadata.num_warps, 1.0))
     one, said, _ = diagnose(GEMM + "run(1, stages=3)")
     found = finding(one, "launch-options")
@@ -793,6 +793,18 @@ def test_without_a_gpu_it_is_one_sentence(tmp_path):
         ("halve the tile: M=64 or N=128", "M=64", "M=64, N=128", "halve the tile: M=64, N=128"),
         ("use num_warps=8, or halve it: M=64", "num_warps=8", "M=64", "use num_warps=8, or halve it: M=64"),
         ("launch with num_warps=16", "num_warps=16", "num_warps=1", "launch with num_warps=1"),
+        (
+            "launch with num_warps=1: as num_warps=16",
+            "num_warps=1",
+            "num_warps=2",
+            "launch with num_warps=2: as num_warps=16",
+        ),
+        (
+            "launch with maxnreg=128: it has 32; halve it",
+            "maxnreg=128",
+            "num_warps=8",
+            "launch with num_warps=8; halve it",
+        ),
     ],
 )
 def test_of_several_candidates_advice_names_the_fastest(advice, likeliest, fastest, named):

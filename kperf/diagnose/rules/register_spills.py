@@ -19,7 +19,7 @@ from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import Spills, spills
-from kperf.diagnose.thresholds import MEDIUM_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN, REGISTER_BYTES
 from kperf.diagnose.vectors import hidden_in_loop
 from kperf.diagnose.warps import most_registers, warps_change, warps_repeat_work
 from kperf.trace.analyze.finding import Finding, Level
@@ -29,7 +29,6 @@ _FEW = 0.5
 chunk of linear attention in float32 got 32, and spilled 14336 bytes; with maxnreg=255 it spilled 3280."""
 _HINT = 1.02, 1.0, 1.1
 """Of what another finding's advice ends, or no loop does."""
-_REGISTER_BYTES = 4
 _OF_LOADS = "a consequence of the loads that are not pipelined, whose tiles fill the registers: "
 _OF_POINTERS = "a consequence of the pointers that two loops carry: "
 
@@ -143,7 +142,7 @@ def _first(kernel: Kernel) -> tuple[str, str]:
         tiles = sum(tile_bytes(op) for op in loaded_into_registers(loop))
         if tiles >= kernel.resources.spilled_bytes * kernel.threads and any(op.name in MMAS for op in own(loop)):
             return _OF_LOADS, "let the compiler pipeline the loads of the loop, as loads-not-pipelined advises"
-        if sum(one.registers for one in handed_back(kernel, loop)) * _REGISTER_BYTES >= kernel.resources.spilled_bytes:
+        if sum(one.registers for one in handed_back(kernel, loop)) * REGISTER_BYTES >= kernel.resources.spilled_bytes:
             return _OF_POINTERS, "compute the pointers anew before the inner loop, as pointers-through-loops advises"
     return "", ""
 

@@ -9,14 +9,12 @@ from kperf.diagnose.largest import largest_value
 from kperf.diagnose.occupancy import bytes_at_once, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import spills
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW, SM_BYTES_IN_FLIGHT
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW, REGISTER_BYTES, SM_BYTES_IN_FLIGHT
 from kperf.diagnose.warps import warps_of_row
 from kperf.trace.analyze.finding import Finding, Level
 
 _WIDE = 32
 """Elements of a thread that one warp, which has its SM's attention a quarter of the time, needs not be given."""
-_REGISTER_BYTES = 4
-"""With as many bytes spilled as its elements take, a thread has the row in memory and not in registers."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -76,7 +74,8 @@ def wide_row(kernel: Kernel) -> WideRow | None:
     if each < ELEMENTS_OF_THREAD and not (kernel.num_warps < LEAST_WARPS_OF_ROW and each >= _WIDE):
         return None
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
-    much = each >= ELEMENTS_OF_THREAD and (kernel.num_warps < LEAST_WARPS_OF_ROW or spilled >= _REGISTER_BYTES * each)
+    # with as many bytes spilled as its elements take, a thread has the row in memory and not in registers
+    much = each >= ELEMENTS_OF_THREAD and (kernel.num_warps < LEAST_WARPS_OF_ROW or spilled >= REGISTER_BYTES * each)
     asked = bytes_at_once(kernel) * ctas(kernel) if kernel.resources is not None else 0
     if not much and asked >= SM_BYTES_IN_FLIGHT:
         return None  # measured on an H200: 128 and 256 elements a thread, 0.89 x and 1.00 x with 32 warps

@@ -208,7 +208,7 @@ class Capturer:
         return _BeforeLaunch(samples, "", made)
 
     def _not_sampled(self, kernel: Kernel, error: Exception) -> str:
-        """Why, which is said: of what holds in this process once."""
+        """The reason, printed: one that holds for the whole process is printed once."""
         if not isinstance(error, RefusedError):
             self._say(f"{kernel.name} is not sampled: {why(error)}")
             return why(error)

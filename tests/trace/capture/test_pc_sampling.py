@@ -4,6 +4,7 @@ why there is nothing."""
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from kperf.compat import cupti
 from kperf.compat.cupti import PcSample
 from kperf.console import WholeConsole
+from kperf.errors import UsageError
 from kperf.ir.machine import Instruction, MachineCode, read_machine_code
 from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, Scoreboards
 from kperf.report.formats import formats
 from kperf.trace import command
 from kperf.trace.analyze import stalls
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.capture import pc_sampling
+from kperf.trace.capture import capturer, pc_sampling
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 from tests.compat import fake_cupti
@@ -158,6 +160,26 @@ def test_a_single_launch_of_more_events_than_there_is_room_for_is_read_whole(tra
     assert timeline.events.lost == 0
     assert [one.traced for one in fake_gpu.LAUNCHES] == [*[False] * (2 + 1 + 1), True, True, False, True]
     fake_gpu.LAUNCHES.clear()
+
+
+def test_a_launch_that_cannot_be_made_again_leaves_the_scripts_own_as_it_was(trace, fake, monkeypatch):
+    """The traced kernel ran in the place of the original one, which may not be launched too."""
+    monkeypatch.setattr(fake_gpu, "ITERATIONS", 1500)
+    monkeypatch.setattr(fake_gpu, "WRITES", [lambda _traced, arguments: arguments[2].add_(1)])
+    sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
+    made, make = [], capturer.make_instrumented
+
+    def once(*given, **options):
+        made.append(1)
+        if len(made) > 1:
+            raise UsageError("there is no memory left")
+        return make(*given, **options)
+
+    monkeypatch.setattr(capturer, "make_instrumented", once)
+    with suppress(AssertionError):  # nothing of it can be read
+        trace(SUMS + "run(1)\nassert out.tolist() == [1.0] * 8, out", passes=1)
+    assert len(made) == 2
+    assert [one.traced for one in fake_gpu.LAUNCHES] == [*[False] * (2 + 1 + 1), True]
 
 
 def test_where_no_launch_has_room_for_all_events_it_says_what_to_do(trace, fake, monkeypatch, capfd):
