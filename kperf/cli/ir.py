@@ -93,7 +93,7 @@ def _ladder(kernel: "Kernel", findings: "list[Finding]", wanted: list[str] | Non
 
     Raises `UsageError` if it has none of them.
     """
-    from kperf.diagnose.kernel import frame_of
+    from kperf.diagnose.lines import frame_of
     from kperf.ir.levels import LEVELS, levels_of
     from kperf.report.ladder import Ladder
 

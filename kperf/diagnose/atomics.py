@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, Kernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kperf.diagnose.finding import Bound
-from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import intensity
 from kperf.diagnose.measured import by_instructions, share_of_copy
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_of_cta, moved_bytes
+from kperf.diagnose.operations import MMAS, TMA_LOADS, own
 from kperf.diagnose.thresholds import NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.stalls import LEAST_SAMPLES, STALLS

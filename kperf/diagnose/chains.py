@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from kperf.diagnose.kernel import LOADS, LOOPS, inside, own
 from kperf.diagnose.loops import carried
+from kperf.diagnose.operations import LOADS, LOOPS, inside, own
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_arguments, loop_begins
 

@@ -2,8 +2,9 @@
 
 import re
 
-from kperf.diagnose.kernel import LOADS, Kernel, loops_around, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
+from kperf.diagnose.operations import LOADS, loops_around, own
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import TMA_LOADS, Access, Kernel
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import tile_bytes
 from kperf.diagnose.occupancy import arithmetic_of_cta
+from kperf.diagnose.operations import TMA_LOADS
 from kperf.diagnose.thresholds import SECTOR_BYTES
 
 KEPT = 0.5

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kperf.diagnose.kernel import Kernel, loops_around, mask_place, named
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import Largest
+from kperf.diagnose.operations import loops_around, mask_place
+from kperf.diagnose.options import named, scaled
 from kperf.diagnose.starts import row_lengths
 from kperf.diagnose.thresholds import REGISTER_BYTES, SPILLED_BYTES
 from kperf.diagnose.warps import most_registers, spilled_with_warps, warps_change
@@ -97,7 +99,7 @@ def shorter_tile(kernel: Kernel, value: Largest | None, after: Sequence[Option])
     if value is not None and is_whole_row(kernel, value):
         return f"walk the row in a loop, in tiles of {value.tensor.size // times}"
     part = "halve the tile" if times == 2 else f"take {_PARTS.get(times, f'a {times}th')} of the tile"
-    return part + named(kernel.scaled(value.tensor.shape if value is not None else (), 1 / times), before=": ")
+    return part + named(scaled(kernel, value.tensor.shape if value is not None else (), 1 / times), before=": ")
 
 
 def is_whole_row(kernel: Kernel, value: Largest) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
-from kperf.diagnose.kernel import Kernel, frame_of, source_of
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, source_of
 from kperf.diagnose.loops import longest_loops
 from kperf.diagnose.rule import DynamicRule, Rule, doubts_results, dynamic_rules, static_rules
 from kperf.diagnose.thresholds import TUNED_GAIN

@@ -12,7 +12,8 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
-from kperf.diagnose.kernel import OPTIONS, Kernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.options import OPTIONS, other_options
 from kperf.diagnose.rule import doubts_results, static_rules
 from kperf.diagnose.rules import launch_options
 from kperf.diagnose.thresholds import TUNED_GAIN
@@ -122,7 +123,7 @@ class Experiments:
         deadline: float,
     ) -> None:
         wanted = [change for finding in found for change in finding.candidates]
-        others = [one for one in known.kernel.other_options() if not wanted or "num_stages" in one]
+        others = [one for one in other_options(known.kernel) if not wanted or "num_stages" in one]
         changes = {in_words(change): change for change in (*wanted, *others)}
         new = [change for words, change in changes.items() if words not in known.results]
         new = new[: MOST_CHANGES - len(known.results)]
@@ -142,7 +143,7 @@ class Experiments:
         known, kernel = self._of.get(compiled.hash), self._read(compiled, grid)
         if known is None:
             return diagnose(kernel, timelines)
-        results = [known.results.get(in_words(change)) for change in kernel.other_options()]
+        results = [known.results.get(in_words(change)) for change in other_options(kernel)]
         explored = tuple(one for one in results if isinstance(one, Trial))
         diagnosis = diagnose(replace(kernel, explored=explored), timelines)
         findings = [_with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]

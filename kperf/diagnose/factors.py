@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, inside
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import LOADS, LOOPS, inside
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import passed

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import ASYNC_COPIES, LOADS, Kernel, mask_place
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.masks import CASTS, MOVES
+from kperf.diagnose.operations import ASYNC_COPIES, LOADS, mask_place
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, Values, apply

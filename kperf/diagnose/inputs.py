@@ -13,7 +13,8 @@ from kperf.compat.triton import CompiledKernel, constexprs_of, python_function, 
 from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.history import Handover, Histories
-from kperf.diagnose.kernel import OPTIONS, Kernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.options import OPTIONS
 from kperf.diagnose.without_gpu import Launches, NoLaunchError, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler

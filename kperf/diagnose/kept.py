@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import MMAS, STORES, Kernel, loops_around, mask_place, mma_shape
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import MMAS, STORES, loops_around, mask_place, mma_shape
 from kperf.ir.ttgir import Operation
 
 _SIDES = 2

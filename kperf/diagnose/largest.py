@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kperf.arch import operations
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import MMAS, loops_around
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOOPS, Kernel, inside, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import LOOPS, inside, own
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.outcomes import Outcomes
 from kperf.ir.ttgir import Module, Operation

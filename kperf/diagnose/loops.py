@@ -4,22 +4,22 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from kperf.diagnose.kernel import (
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, line_of_for
+from kperf.diagnose.operations import (
     ASYNC_COPIES,
     LOADS,
     LOOPS,
     MMAS,
     STORES,
     TMA_LOADS,
-    Kernel,
-    frame_of,
     inside,
-    line_of_for,
     loops_around,
     mma_element,
     mma_shape,
     own,
 )
+from kperf.diagnose.options import with_option
 from kperf.diagnose.thresholds import BUSY_INTENSITY, IN_LOOP
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
@@ -231,7 +231,7 @@ def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
         return f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), with an mbarrier for each"
     if own_stages(kernel, loop) is not None:
         return f"write num_stages={wanted} in the loop's tl.range"
-    return kernel.with_option(f"num_stages={wanted}")
+    return with_option(kernel, f"num_stages={wanted}")
 
 
 def intensity(kernel: Kernel, operations: Iterable[Operation]) -> tuple[float, float] | None:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from kperf.diagnose.cta_values import Cta, CtaValues, some_ctas
 from kperf.diagnose.fillings import Filling, fillings
-from kperf.diagnose.kernel import MMAS, Kernel, conditions_of, loops_around
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.masks import conditions_of
+from kperf.diagnose.operations import MMAS, loops_around
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, joined
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.diagnose.kernel import Kernel
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, Values, apply
@@ -13,6 +14,8 @@ CASTS = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "ari
 """What leaves elements where they are, and their values (nearly) the same."""
 FLOATS = ("arith.uitofp", "arith.sitofp")
 MOVES = ("tt.broadcast", "tt.expand_dims")
+_PASSED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
+"""Through which a condition passes into a mask."""
 
 
 def masked(values: Values, op: Operation, *, fixed: bool = False) -> Iterator[tuple[NDArray[np.bool_], int]]:
@@ -70,3 +73,24 @@ def source(values: Values, op: Operation, place: int, passed: Collection[str] = 
     while made is not None and made.name in passed:
         made = values.maker(made, 0)
     return made
+
+
+def conditions_of(
+    kernel: Kernel, op: Operation, place: int, *, either: bool = False
+) -> Iterator[tuple[Operation, bool]]:
+    """What makes the conditions that hold together for an operand, each with whether it is negated (`~`).
+
+    They are those between which there is an `and`. either: those of which one is enough, between which there is an
+    `or`, instead.
+    """
+    todo = [(kernel.values.maker(op, place), False)]
+    while todo:
+        made, negated = todo.pop()
+        if made is None:
+            continue
+        if made.name in (*_PASSED, "arith.ori" if either != negated else "arith.andi"):
+            todo += [(kernel.values.maker(made, index), negated) for index in range(len(made.operands))]
+        elif made.name == "arith.xori" and (other := kernel.values.maker(made, 1)) and other.name == "arith.constant":
+            todo.append((kernel.values.maker(made, 0), not negated))  # the constant is true: with false nothing is left
+        else:
+            yield made, negated

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import source_of
+from kperf.diagnose.lines import source_of
 from kperf.diagnose.thresholds import ISSUE_BOUND, READY_BOUND
 from kperf.ir.locations import Frame
 from kperf.trace.analyze.finding import Estimate, Finding, Level

@@ -13,8 +13,9 @@ from kperf.arch import (
     H200_FIRST_L2_LATENCY,
     H200_L1_LATENCY,
 )
-from kperf.diagnose.kernel import ATOMICS, Kernel, inside
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import ATOMICS, inside
 from kperf.diagnose.thresholds import LAUNCH_MS, MEMORY_LATENCY_CYCLES, SECTOR_BYTES
 from kperf.diagnose.warps import issue_cycles
 from kperf.ir.layouts import element_bytes

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from kperf.arch import H200
 from kperf.arch.instructions import DIVISION, DIVISION_OF_ROW, MATH, ONE, Price, of_function
-from kperf.diagnose.kernel import (
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.loops import buffers
+from kperf.diagnose.operations import (
     LOADS,
     LOOPS,
     MMAS,
     TMA_LOADS,
     TMA_STORES,
-    Kernel,
     loops_around,
     mma_element,
     mma_shape,
     own,
 )
-from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LEAST_SM_BYTES, SM_BYTES_IN_FLIGHT, VECTOR_BYTES
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation

@@ -5,18 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kperf.diagnose.comparisons import is_along, is_broadcast, unshaped
-from kperf.diagnose.kernel import (
-    LOADS,
-    MMAS,
-    TMA_LOADS,
-    Kernel,
-    conditions_of,
-    inside,
-    loops_around,
-    mma_element,
-    mma_shape,
-)
-from kperf.diagnose.masks import CASTS, FLOATS, chooses_one, source
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.masks import CASTS, FLOATS, chooses_one, conditions_of, source
+from kperf.diagnose.operations import LOADS, MMAS, TMA_LOADS, inside, loops_around, mma_element, mma_shape
 from kperf.ir.layouts import TensorType, element_bytes, tensor_types
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation

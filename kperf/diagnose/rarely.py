@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import (
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.loops import always
+from kperf.diagnose.masks import conditions_of
+from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import (
     ASYNC_COPIES,
     ATOMICS,
     LOADS,
@@ -14,14 +19,9 @@ from kperf.diagnose.kernel import (
     STORES,
     TMA_LOADS,
     TMA_STORES,
-    Access,
-    Kernel,
-    conditions_of,
     loops_around,
     mask_place,
 )
-from kperf.diagnose.loops import always
-from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.thresholds import IN_LOOP, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from kperf.diagnose.comparisons import is_given
 from kperf.diagnose.divisions import LEAST_ELEMENTS, divisor_of
-from kperf.diagnose.kernel import LOOPS, Kernel, inside, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.masks import CASTS, MOVES
+from kperf.diagnose.operations import LOOPS, inside, loops_around
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kperf.diagnose.kernel import ATOMICS, LOADS, TMA_LOADS
+from kperf.diagnose.operations import ATOMICS, LOADS, TMA_LOADS
 from kperf.diagnose.waves import Numbers, different
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation

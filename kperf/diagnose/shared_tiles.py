@@ -9,9 +9,11 @@ import numpy as np
 
 from kperf.arch import H200
 from kperf.diagnose.factors import axes_of, products_of, sums
-from kperf.diagnose.kernel import LEAST_TILE, MMAS, STORES, TMA_STORES, Kernel, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import largest_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles
+from kperf.diagnose.operations import MMAS, STORES, TMA_STORES, loops_around
+from kperf.diagnose.options import LEAST_TILE
 from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import IN_LOOP, LAUNCH_MS
 from kperf.diagnose.waves import different, origins_of

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own, width
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_of_cta, ctas, moved_bytes
+from kperf.diagnose.operations import LOADS, MMAS, own
 from kperf.diagnose.starts import is_row
 from kperf.diagnose.thresholds import OTHERS_A_CYCLE, SEVERE_GAIN, SPILLED_BYTES, SPILLED_SHARE
-from kperf.ir.machine import Instruction
+from kperf.ir.machine import Instruction, width
 
 _LOCAL = ("STL", "LDL")
 _MEMORY_BYTES_PER_CYCLE = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz / H200.sms

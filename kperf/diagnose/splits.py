@@ -5,9 +5,12 @@ from collections.abc import Iterable
 
 from kperf.diagnose.chains import is_chase
 from kperf.diagnose.comparisons import axis_of
-from kperf.diagnose.kernel import LEAST_TILE, LOADS, LOOPS, MMAS, OPTIONS, STORES, Kernel, frame_of, inside, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.loops import is_recurrence
 from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles, moved_bytes
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, inside, own
+from kperf.diagnose.options import LEAST_TILE, OPTIONS
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS

@@ -5,20 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    LOADS,
-    LOOPS,
-    MMAS,
-    STORES,
-    TMA_LOADS,
-    TMA_STORES,
-    Access,
-    Kernel,
-    mask_place,
-    named,
-)
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import arithmetic_of_cta, ctas
+from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
+from kperf.diagnose.options import named, scaled
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 
@@ -118,8 +109,8 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
             "tile holds one whole row",
             [],
         )
-    tiles = [tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]]
-    block = named(kernel.scaled(widest.tensor.shape, times), otherwise="a larger BLOCK")
+    tiles = [tile for factor in (2, 4, 8) for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]]
+    block = named(scaled(kernel, widest.tensor.shape, times), otherwise="a larger BLOCK")
     return f"let a CTA work on {times} times as many elements ({block}, or several rows)", tiles
 
 
@@ -142,7 +133,7 @@ def holds_all(kernel: Kernel, access: Access) -> bool:
     shape = access.tensor.shape
     if len(shape) > 1:
         return False
-    if kernel.scaled(shape, 1, whole=True) and not kernel.scaled(shape, 1):
+    if scaled(kernel, shape, 1, whole=True) and not scaled(kernel, shape, 1):
         return True
     mask = kernel.launched_values.operand(access.operation, mask_place(access.operation))
     if mask is None or mask.loaded or mask.program or mask.iterations:

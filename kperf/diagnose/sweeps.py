@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import Access, Kernel, loops_around
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import loops_around
 from kperf.diagnose.thresholds import IN_LOOP
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import NextIteration

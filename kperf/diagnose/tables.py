@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import LOOPS, STORES, Kernel
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import read
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, mma_cycles
+from kperf.diagnose.operations import LOOPS, STORES
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.diagnose.waves import Numbers, different, origins_of
 from kperf.ir.layouts import tensor_types

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kperf.diagnose.cta_values import Cta, CtaValues
-from kperf.diagnose.kernel import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, Kernel, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import largest_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles
+from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around
 from kperf.diagnose.thresholds import IN_LOOP, MMA_SHARE
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, Kernel, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import INTO_REGISTERS, tile_bytes
 from kperf.diagnose.occupancy import mma_cycles
+from kperf.diagnose.operations import ASYNC_COPIES, MMAS, loops_around
 from kperf.diagnose.thresholds import BUFFERED_ELEMENTS, MEMORY_LATENCY_CYCLES, MMA_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation

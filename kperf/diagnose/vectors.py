@@ -10,8 +10,12 @@ import numpy as np
 
 from kperf.compat.triton import ANNOTATION
 from kperf.console import agreeing
-from kperf.diagnose.kernel import LOADS, MMAS, STORES, Access, Kernel, frame_of, lines_of, loops_around, mask_place, own
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, lines_of
 from kperf.diagnose.loops import UNPIPELINED, never_ahead, stages_of
+from kperf.diagnose.operations import LOADS, MMAS, STORES, loops_around, mask_place, own
+from kperf.diagnose.strides import descriptor_in_parts, hidden_arguments, strides_of_one, unless_multiple
 from kperf.diagnose.sweeps import step_of
 from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
@@ -251,7 +255,7 @@ def findings(
         share = _share(kernel, alike)
         gain, most = gain_of_wider(worst.machine_bytes, worst.possible_bytes, share)
         declared = worst.cause not in ("stride", "quotient", "divided mask", "program", "loaded limit")
-        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and declared else ""
+        unless = unless_multiple(kernel, worst.unknown) if worst.unknown and declared else ""
         verb = "stores" if worst.access.operation.name in STORES else "loads"
         yield kernel.finding(
             rule,
@@ -324,13 +328,16 @@ def hidden_in_loop(kernel: Kernel, loop: Operation) -> Hidden | None:
 
 def _hidden(kernel: Kernel, names: Iterable[str]) -> Hidden | None:
     found = set(names)
-    by = {name: kernel.hidden[name] for name in kernel.parameters if name in found}
+    hidden = hidden_arguments(kernel)
+    by = {name: hidden[name] for name in kernel.parameters if name in found}
     return Hidden(by, kernel.numbers) if by else None
 
 
 def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
     """The arguments of an access that the compiler would have to know, where this is enough; empty where it is not."""
-    names = [name for name in kernel.hidden if name in access.value.arguments or name in _limits(kernel, access)]
+    names = [
+        name for name in hidden_arguments(kernel) if name in access.value.arguments or name in _limits(kernel, access)
+    ]
     if not names or not _is_cut(kernel, access, ()) or _is_cut(kernel, access, names):
         return []
     needed = [name for name in names if _is_cut(kernel, access, [other for other in names if other != name])]
@@ -340,7 +347,7 @@ def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
 def _is_cut(kernel: Kernel, access: Access, assumed: Iterable[str]) -> bool:
     """Whether something forbids larger pieces of an access where the compiler knows these arguments."""
     informed = replace(kernel, assumed=frozenset(assumed))
-    return _in_the_way(informed, access.of(informed)) is not None
+    return _in_the_way(informed, informed.again(access)) is not None
 
 
 def _and(words: Sequence[str]) -> str:
@@ -362,9 +369,9 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     """What forbids larger pieces by the TTGIR, and the arguments that are not known to be 1, or multiples of 16."""
     if access.value.scattered:
         return None
-    if descriptor := kernel.descriptor_in_parts(access):
+    if descriptor := descriptor_in_parts(kernel, access):
         return "descriptor", (descriptor,)
-    if ones := kernel.strides_of_one(access):
+    if ones := strides_of_one(kernel, access):
         return "stride", ones
     if divisors := wrapped_by(kernel, access):
         return "remainder", divisors
@@ -439,7 +446,7 @@ def _axes_of_one(kernel: Kernel, access: Access) -> tuple[str, ...]:
     """The axes of the grid, of one CTA each, whose number moves rows off a multiple of 16 bytes: there it is 0."""
     programs = {op.rest.split()[0] for op in kernel.values.sources(access.operation, 0) if op.name == _PROGRAM_ID}
     ones = [axis for axis, length in zip("xyz", kernel.grid or (), strict=False) if axis in programs and length == 1]
-    first = access.of(replace(kernel, first_along="".join(ones)))
+    first = replace(kernel, first_along="".join(ones)).again(access)
     return tuple(str("xyz".index(axis)) for axis in ones) if ones and not offset_of_rows(first) else ()
 
 

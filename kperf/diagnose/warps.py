@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from kperf.arch import H200
 from kperf.compat.triton import CompiledKernel
-from kperf.diagnose.kernel import LOADS, MOST_WARPS, TMA_LOADS, Kernel, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import LOADS, TMA_LOADS, own
+from kperf.diagnose.options import MOST_WARPS
 from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler

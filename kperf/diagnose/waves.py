@@ -12,20 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, operations
-from kperf.diagnose.kernel import (
-    LOADS,
-    LOOPS,
-    MMAS,
-    TMA_LOADS,
-    Kernel,
-    inside,
-    loops_around,
-    mma_element,
-    mma_shape,
-    own,
-)
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import innermost, largest_bytes, tile_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, ctas
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, TMA_LOADS, inside, loops_around, mma_element, mma_shape, own
 from kperf.diagnose.thresholds import MMA_SHARE
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.origins import Origins

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.comparisons import axis_of
-from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, frame_of, inside, loops_around, mask_place
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.loops import read
+from kperf.diagnose.operations import LOADS, LOOPS, inside, loops_around, mask_place
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region
 from kperf.ir.values import BOUNDS, Labels, Value, Values, joined, loop_arguments, loop_begins

@@ -91,3 +91,10 @@ def _loops(instructions: list[Instruction], labels: dict[str, int]) -> tuple[tup
             if first < instruction.address:
                 ends[first] = max(ends.get(first, 0), instruction.address)
     return tuple(sorted(ends.items()))
+
+
+def width(instruction: Instruction) -> int:
+    """Bytes that a thread asks for in a load or store of machine code."""
+    parts = instruction.opcode.split(".")
+    sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8": 1}
+    return next((sizes[part] for part in parts if part in sizes), 4)

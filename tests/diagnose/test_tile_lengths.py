@@ -4,6 +4,7 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.options import halved, scaled
 from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.locations import Frame
 
@@ -115,9 +116,9 @@ def test_candidates_of_a_tile_change_no_other_constexpr_of_the_same_value(tmp_pa
     (tmp_path / "sum.py").write_text(SUM)
     (kernel,) = inputs.read(str(tmp_path / "sum.py"), (), SM_90A)
     both = [{"BLOCK": 512}, {"WIDTH": 512}, {"BLOCK": 512, "WIDTH": 512}]
-    assert kernel.scaled([1024], 0.5, whole=whole) == both
-    assert kernel.halved([1024]) == "halve the tile: BLOCK=512 or WIDTH=512"
+    assert scaled(kernel, [1024], 0.5, whole=whole) == both
+    assert halved(kernel, [1024]) == "halve the tile: BLOCK=512 or WIDTH=512"
     (tmp_path / "one.py").write_text(SUM.replace("tl.program_id(0) * WIDTH", "tl.program_id(0)"))
     (kernel,) = inputs.read(str(tmp_path / "one.py"), (), SM_90A)
-    assert kernel.scaled([1024], 0.5, whole=whole) == (both if whole else [{"BLOCK": 512}])
-    assert kernel.halved([64]) == "halve the tile"
+    assert scaled(kernel, [1024], 0.5, whole=whole) == (both if whole else [{"BLOCK": 512}])
+    assert halved(kernel, [64]) == "halve the tile"

@@ -9,17 +9,12 @@ from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.console import agreeing
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    STORES,
-    Kernel,
-    conditions_of,
-    inside,
-    lines_of,
-    loops_around,
-    name_of,
-)
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import lines_of
+from kperf.diagnose.masks import conditions_of
 from kperf.diagnose.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas
+from kperf.diagnose.operations import ATOMICS, STORES, inside, loops_around
+from kperf.diagnose.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
 from kperf.diagnose.waves import origins_of

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from kperf.compat.triton import Tuning
 from kperf.diagnose.history import History
-from kperf.diagnose.kernel import MOST_WARPS, Kernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.options import MOST_WARPS, more_warps
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.trace.analyze.finding import Finding
@@ -30,7 +31,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "the kernel's autotuner has a single configuration, so it compares nothing",
                 "give @triton.autotune several triton.Config, with other tiles, num_warps and num_stages",
                 {"configurations": 1},
-                candidates=[*kernel.more_warps()[:1], {"num_stages": (kernel.num_stages or 1) + 1}],
+                candidates=[*more_warps(kernel)[:1], {"num_stages": (kernel.num_stages or 1) + 1}],
             )
         elif edges := _edges(ran := _that_ran(tuning)):
             yield _at_the_edge(kernel, ran, edges)

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel, frame_of, loops_around, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
+from kperf.diagnose.operations import MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.serialised import serialised
 from kperf.ir.dataflow import ASYNC_COPY, COPY, DOT

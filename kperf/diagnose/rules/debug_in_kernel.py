@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import ATOMICS, MMAS, STORES, Kernel, inside, loops_around, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import ATOMICS, MMAS, STORES, inside, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.trace.analyze.finding import Finding
 

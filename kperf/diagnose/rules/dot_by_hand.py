@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
 from kperf.diagnose.factors import CASTS, joins_rows, products_of, sums
-from kperf.diagnose.kernel import LEAST_TILE, LOOPS, STORES, Kernel, lines_of, loops_around, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import lines_of
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.occupancy import arithmetic_of_cta, moved_bytes
+from kperf.diagnose.operations import LOOPS, STORES, loops_around, own
+from kperf.diagnose.options import LEAST_TILE
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.small_tile import SMALL_SIDE, larger_side
 from kperf.diagnose.shared_tiles import vector_products

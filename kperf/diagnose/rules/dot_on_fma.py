@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel, mma_element
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import mma_element
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import ASYNC_COPIES, TMA_LOADS, Kernel
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import launch_gives_stages, with_stages
 from kperf.diagnose.measured import finding, memory_cycles_of_sm, region_of, saved
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import ASYNC_COPIES, TMA_LOADS
 from kperf.diagnose.pipelines import ctas_with, for_one_more_cta, needed_ctas, pipelines
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import EXPOSED_SHARE, NEAR_ROOF, SEVERE_GAIN, SEVERE_WAIT

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
 from kperf.console import agreeing
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.divisions import distinct, division_cycles, is_of_elements
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, named, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import (
     arithmetic_bounds,
     arithmetic_cycles,
@@ -17,6 +18,8 @@ from kperf.diagnose.occupancy import (
     moved_bytes,
     warps_of_vectors,
 )
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, own
+from kperf.diagnose.options import named, scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.starts import Starts, holds_all, is_row, larger, starts_of
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_AHEAD_BYTES, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
@@ -92,7 +95,7 @@ def _more(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[st
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     if warps == kernel.num_warps:
         return advice, []
-    fewer = f"{kernel.with_option(f'num_warps={warps}')}, so that an SM holds more CTAs"
+    fewer = f"{with_option(kernel, f'num_warps={warps}')}, so that an SM holds more CTAs"
     return f"{advice}; or {fewer}", [{"num_warps": warps}]
 
 
@@ -159,9 +162,9 @@ def _ahead(kernel: Kernel, loads: Sequence[Access]) -> str:
         LEAST_AHEAD_BYTES * kernel.arch.warp_size
     )
     fewer = (
-        kernel.with_option(f"num_warps={warps}")
+        with_option(kernel, f"num_warps={warps}")
         if 0 < warps < kernel.num_warps
-        else f"take {named(kernel.scaled(narrow[0].tensor.shape, 2), otherwise='a larger BLOCK')}"
+        else f"take {named(scaled(kernel, narrow[0].tensor.shape, 2), otherwise='a larger BLOCK')}"
     )
     return (
         f"{fewer}, so that a thread loads the {LEAST_AHEAD_BYTES} bytes that the compiler needs to load ahead, and "
@@ -192,7 +195,7 @@ def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
         "medium",
         f"each iteration loads {each:.2g} bytes a thread and waits for them: the {now} CTAs of an SM have "
         f"{now * asked} bytes in flight together, and the memory's full bandwidth needs {LEAST_SM_BYTES}",
-        f"{kernel.with_option(f'num_warps={fewer}')}, so that a thread loads up to {VECTOR_BYTES} bytes and an SM "
+        f"{with_option(kernel, f'num_warps={fewer}')}, so that a thread loads up to {VECTOR_BYTES} bytes and an SM "
         f"holds {then} CTAs; or let an iteration work on several rows, or on a longer part of a row, at once",
         {"bytes_of_a_thread": each, "bytes_in_flight": now * asked, "threads": kernel.threads, "ctas_then": then},
         confidence="medium",

@@ -4,8 +4,11 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Access, Kernel, loops_around
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around
+from kperf.diagnose.options import scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.starts import holds_all, larger, starts_of
 from kperf.diagnose.thresholds import MEDIUM_GAIN
@@ -39,7 +42,7 @@ def _of_threads(kernel: Kernel) -> Iterator[Finding]:
     warps = warps_of_vectors(kernel, widest.asked_bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
     starts = starts_of(kernel)
-    fewer = [kernel.with_option(f"num_warps={warps}")] if warps < kernel.num_warps else []
+    fewer = [with_option(kernel, f"num_warps={warps}")] if warps < kernel.num_warps else []
     if starts is not None:
         gain, others = starts.gain, f"{others}; {starts.words}"
         more = larger(kernel, widest, starts.times)[0]
@@ -92,7 +95,7 @@ def _cut_off(kernel: Kernel) -> Iterator[Finding]:
         {"threads": kernel.threads, "elements": elements, "tile": tile},
         confidence="medium",
         estimate=(speedup, low, high),
-        candidates=kernel.scaled(widest.tensor.shape, fitting / tile, whole=True),
+        candidates=scaled(kernel, widest.tensor.shape, fitting / tile, whole=True),
     )
 
 

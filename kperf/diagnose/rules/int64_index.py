@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, frame_of, own, width
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
+from kperf.diagnose.operations import LOOPS, TMA_LOADS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
+from kperf.ir.machine import width
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 

@@ -10,16 +10,8 @@ from numpy.typing import NDArray
 from kperf.arch import H200
 from kperf.diagnose.cta_values import Cta, CtaValues, last_cta, some_ctas
 from kperf.diagnose.history import Handover
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    LOADS,
-    STORES,
-    TMA_LOADS,
-    TMA_STORES,
-    Kernel,
-    loops_around,
-    mask_place,
-)
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.traffic import (

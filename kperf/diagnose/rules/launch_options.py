@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.options import other_options
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN, TUNED_GAIN
 from kperf.trace.analyze.finding import Finding
@@ -24,7 +25,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"with {best.change} this launch takes less time than with {option}={own}",
         f"launch with {best.change}, and time it with your other inputs too: kperf has no other reason than the time",
         {option: own},
-        candidates=[one for one in kernel.other_options() if in_words(one) in timed],
+        candidates=[one for one in other_options(kernel) if in_words(one) in timed],
     )
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
 from kperf.console import agreeing
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.chains import chained_loads, is_chase
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Access, Kernel, loops_around, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import (
     arithmetic_cycles,
     arithmetic_of_cta,
@@ -15,6 +16,7 @@ from kperf.diagnose.occupancy import (
     mma_cycles,
     moved_bytes,
 )
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.splits import further
 from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN

@@ -18,9 +18,10 @@ from kperf.diagnose.comparisons import (
     memory_of_operand,
     unshaped,
 )
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, inside, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

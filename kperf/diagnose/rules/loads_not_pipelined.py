@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, loops_around, named, own
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.loops import (
     INTO_REGISTERS,
     UNPIPELINED,
@@ -21,8 +23,11 @@ from kperf.diagnose.loops import (
     with_stages,
 )
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import ASYNC_COPIES, MMAS, STORES, loops_around, own
+from kperf.diagnose.options import named, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
+from kperf.diagnose.strides import descriptor_in_parts, unless_one
 from kperf.diagnose.thresholds import (
     BUFFERED_ELEMENTS,
     LEAST_AHEAD_BYTES,
@@ -162,7 +167,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
     """The constexprs that are lengths of a tile, with half of their values, in words."""
-    return named(kernel.scaled(lengths, 0.5), before=": ")
+    return named(scaled(kernel, lengths, 0.5), before=": ")
 
 
 def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
@@ -390,7 +395,7 @@ def _few(kernel: Kernel, thread_bytes: int) -> str:
 
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     few = _few(kernel, access.thread_bytes)
-    if descriptor := kernel.descriptor_in_parts(access):
+    if descriptor := descriptor_in_parts(kernel, access):
         why, advice = passed_in_parts(descriptor)
     elif divisors := wrapped_by(kernel, access):
         why, advice = wrapped(kernel, divisors)
@@ -449,7 +454,7 @@ def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | 
 def _stride(kernel: Kernel, op: Operation) -> str:
     """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
-    return kernel.unless_one(access) if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES else ""
+    return unless_one(kernel, access) if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES else ""
 
 
 def _is_used_twice(kernel: Kernel, loop: Operation, op: Operation) -> bool:

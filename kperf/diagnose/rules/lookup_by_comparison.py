@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.comparisons import (
     GATHER_CYCLES,
     axis_of,
@@ -20,10 +21,12 @@ from kperf.diagnose.comparisons import (
     unshaped,
 )
 from kperf.diagnose.dropped import moved_by
-from kperf.diagnose.kernel import ATOMICS, LOOPS, MMAS, STORES, Access, Kernel, frame_of, inside, loops_around
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.loops import carried, innermost
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, mma_cycles
 from kperf.diagnose.one_hot import OneHot, one_hot_products
+from kperf.diagnose.operations import ATOMICS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.waves import COPIED_SHARE

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.divisions import (
     CALLED,
     DIVISIONS,
@@ -19,20 +20,11 @@ from kperf.diagnose.divisions import (
     is_of_elements,
     numbers_of_thread,
 )
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    LOADS,
-    LOOPS,
-    STORES,
-    TMA_LOADS,
-    Access,
-    Kernel,
-    frame_of,
-    lines_of,
-    own,
-)
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, lines_of
 from kperf.diagnose.loops import largest_bytes
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, own
 from kperf.diagnose.remainders import Sum, sums_of_remainders
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.atomics import meets_other_ctas
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, frame_of, named, own, source_of
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
+from kperf.diagnose.lines import frame_of, source_of
 from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, TMA_LOADS, own
+from kperf.diagnose.options import halved, more_warps, named, scaled, warps_advice
 from kperf.diagnose.pipelines import for_one_more_cta, pipelines
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
@@ -67,25 +70,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 advice,
                 evidence | {"bytes_in_flight": asked, "issue_cycles": issued},
                 estimate=(1.05, 0.9, 1.3) if hidden else (1.4, 1.0, 2.0),
-                candidates=[*changes, *kernel.scaled(lengths, 0.5)],
+                candidates=[*changes, *scaled(kernel, lengths, 0.5)],
             )
         return
     yield from _by_stages(kernel, now, evidence)
     step = kernel.arch.register_unit // kernel.arch.warp_size  # registers of a thread are given out by as many
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
-        more_warps = kernel.more_warps()[:1]
+        twice = more_warps(kernel)[:1]
         yield kernel.finding(
             RULE.id,
             where,
             "low",
             f"{registers} registers a thread leave room for {now} {agreeing(now, 'CTA', 'CTAs')} on an SM; {wanted} "
             "registers would leave room for one more CTA",
-            f"try maxnreg={wanted}" + "".join(f" or num_warps={change['num_warps']}" for change in more_warps),
+            f"try maxnreg={wanted}" + "".join(f" or num_warps={change['num_warps']}" for change in twice),
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
-            candidates=[{"maxnreg": wanted // step * step}, *more_warps],
+            candidates=[{"maxnreg": wanted // step * step}, *twice],
         )
 
 
@@ -93,11 +96,11 @@ def _by_resource(kernel: Kernel, resource: str, lengths: Sequence[int]) -> tuple
     """What leaves more warps on an SM, in words and as candidates: more of them a CTA, if they do no work twice."""
     if resource != "registers":
         staged = any(buffers(kernel, loop) for loop in kernel.main_loops)  # else conversions of layouts fill it
-        smaller = f"a smaller tile{named(kernel.scaled(lengths, 0.5), before=': ')}"
+        smaller = f"a smaller tile{named(scaled(kernel, lengths, 0.5), before=': ')}"
         return (f"use fewer stages or {smaller}", _fewer_stages(kernel)) if staged else (f"use {smaller}", [])
     if warps_repeat_work(kernel):
-        return kernel.halved(lengths), []
-    return kernel.warps_advice(lengths), kernel.more_warps()
+        return halved(kernel, lengths), []
+    return warps_advice(kernel, lengths), more_warps(kernel)
 
 
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:

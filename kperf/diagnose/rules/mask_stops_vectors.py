@@ -5,7 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from kperf.diagnose.kernel import Kernel, compared_with
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import compared_with
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.vectors import OF_MASKS, Vector, findings, quotients_at_end
 from kperf.trace.analyze.finding import Finding

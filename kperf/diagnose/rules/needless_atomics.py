@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from kperf.arch import H200_ATOMIC_BYTES_PER_CYCLE
 from kperf.diagnose.atomics import hands_over
 from kperf.diagnose.cta_values import CtaValues, last_cta, some_ctas
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, Kernel, loops_around, mask_place
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.diagnose.waves import origins_of

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kperf.arch import H200, H200_ATOMIC_BYTES_PER_CYCLE
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around, name_of
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import tile_bytes
+from kperf.diagnose.operations import MMAS, loops_around
+from kperf.diagnose.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.waves import Schedule, schedule_of, traffic

@@ -16,8 +16,10 @@ from kperf.arch import (
     H200_COPY_GB_PER_S,
 )
 from kperf.diagnose.atomics import hands_over
-from kperf.diagnose.kernel import LOADS, Kernel, frame_of, lines_of
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, lines_of
 from kperf.diagnose.occupancy import bytes_of_cta, ctas
+from kperf.diagnose.operations import LOADS
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

@@ -11,8 +11,11 @@ from kperf.arch import H200
 from kperf.diagnose.bound import bound_of
 from kperf.diagnose.fillings import fillings
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import LEAST_TILE, LOOPS, MMAS, Kernel, lines_of, mma_element, mma_shape, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import lines_of
 from kperf.diagnose.occupancy import arithmetic_cycles, ctas, mma_cycles, moved_bytes
+from kperf.diagnose.operations import LOOPS, MMAS, mma_element, mma_shape, own
+from kperf.diagnose.options import LEAST_TILE, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, PADDED_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
@@ -93,7 +96,7 @@ def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, 
         {"tile": length, "used": used},
         confidence="medium",
         estimate=(min(length / wanted, 4.0) ** 0.5, 1.0, length / wanted) if fast else (1.1, 1.0, 1.5),
-        candidates=kernel.scaled((length,), wanted / length, whole=True),
+        candidates=scaled(kernel, (length,), wanted / length, whole=True),
     )
 
 

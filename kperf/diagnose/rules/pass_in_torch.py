@@ -6,16 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from kperf.diagnose.cta_values import Cta, CtaValues, some_ctas
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    LOADS,
-    STORES,
-    TMA_LOADS,
-    TMA_STORES,
-    Kernel,
-    loops_around,
-    mask_place,
-)
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
 from kperf.diagnose.operators import Pass
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN

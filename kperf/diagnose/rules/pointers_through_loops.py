@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from kperf.arch import H200
 from kperf.console import agreeing
-from kperf.diagnose.kernel import MMAS, Kernel, lines_of, loops_around, own, width
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import lines_of
 from kperf.diagnose.loops import always, carried, reached, read, repeated
 from kperf.diagnose.occupancy import ctas, mma_cycles
+from kperf.diagnose.operations import MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import DEPENDENT_CYCLES, MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.warps import iteration_of, slots
 from kperf.ir.layouts import TensorType, tensor_types
-from kperf.ir.machine import Instruction
+from kperf.ir.machine import Instruction, width
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 

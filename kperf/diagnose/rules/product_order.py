@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import MMAS, Kernel, frame_of, inside, loops_around, mma_element, mma_shape
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.loops import carried
+from kperf.diagnose.operations import MMAS, inside, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kperf.diagnose.kernel import TMA_LOADS, Kernel, name_of
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import TMA_LOADS
+from kperf.diagnose.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.diagnose.waves import Numbers, Schedule, schedule_of

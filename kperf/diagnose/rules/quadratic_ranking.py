@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kperf.diagnose.comparisons import axis_of, beside, is_broadcast, is_given, is_one_more, memory_of_operand, unshaped
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, MMAS, STORES, Kernel, conditions_of, inside, loops_around
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.masks import CASTS, FLOATS, chooses_one
+from kperf.diagnose.masks import CASTS, FLOATS, chooses_one, conditions_of
 from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

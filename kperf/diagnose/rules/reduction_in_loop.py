@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, TMA_LOADS, Kernel, inside, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import always, carried, reached, read, repeated, stored
 from kperf.diagnose.occupancy import bytes_of_cta, ctas
+from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, TMA_LOADS, inside, own
+from kperf.diagnose.options import with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     ELEMENTS_OF_THREAD,
@@ -97,7 +99,7 @@ def _of_small_tiles(kernel: Kernel) -> Iterator[Finding]:
             f"each CTA reduces {tile.size} elements across {kernel.num_warps} warps, through shared memory and a "
             f"barrier, and its warps issue {slots:.1f} times as many instructions as with num_warps={warps}, which "
             "reduces them in registers",
-            f"{kernel.with_option(f'num_warps={warps}')}, so that each warp has whole {_whole(op, tile)}",
+            f"{with_option(kernel, f'num_warps={warps}')}, so that each warp has whole {_whole(op, tile)}",
             {"elements": tile.size, "num_warps": kernel.num_warps, "issue_slots": slots},
             confidence="medium",
             estimate=(gain, 1.0, gain**2),

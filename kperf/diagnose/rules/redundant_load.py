@@ -17,26 +17,25 @@ from kperf.arch import (
     H200_L2_LINE_BYTES_PER_CYCLE,
 )
 from kperf.console import agreeing
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.atomics import reads_atomics
-from kperf.diagnose.kernel import (
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, lines_of
+from kperf.diagnose.loops import read_by_wgmma
+from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
+from kperf.diagnose.operations import (
     ATOMICS,
     LOADS,
     MMAS,
     STORES,
     TMA_STORES,
-    Access,
-    Kernel,
-    frame_of,
     inside,
     is_of_inner_loop,
-    lines_of,
     loops_around,
-    name_of,
-    names_of,
     own,
 )
-from kperf.diagnose.loops import read_by_wgmma
-from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
+from kperf.diagnose.options import with_option
+from kperf.diagnose.pointers import name_of, names_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
@@ -424,7 +423,7 @@ def _advice(kernel: Kernel, later: Access, row: _Row | None) -> str:
         ways.append(f"where a row has no more than {row.longest} elements, let one tile {_KEPT}")
     elif row.fits:
         warps = max(kernel.num_warps, warps_of_row(kernel, row.tile))
-        option = f": {kernel.with_option(f'num_warps={warps}')}" * (warps > kernel.num_warps)
+        option = f": {with_option(kernel, f'num_warps={warps}')}" * (warps > kernel.num_warps)
         ways.append(f"let one tile of {row.tile} elements {_KEPT}{option}")
     return "; or ".join(ways) or _BACKWARDS
 

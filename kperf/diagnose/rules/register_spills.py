@@ -10,9 +10,11 @@ from kperf.diagnose.ends_of_spills import (
     options,
     shorter_tile,
 )
-from kperf.diagnose.kernel import MMAS, MOST_WARPS, Kernel, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import Largest, largest_value
 from kperf.diagnose.loops import tile_bytes
+from kperf.diagnose.operations import MMAS, own
+from kperf.diagnose.options import MOST_WARPS, more_warps, scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
 from kperf.diagnose.rules.pointers_through_loops import handed_back
@@ -79,10 +81,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     elif repeated and severity == "medium":
         severity = "low"
     tried = [one.change for one in after if not first or one.is_limit]
-    more = [] if first or repeated else [warps_change(kernel, one["num_warps"]) for one in kernel.more_warps()]
+    more = [] if first or repeated else [warps_change(kernel, one["num_warps"]) for one in more_warps(kernel)]
     tried += [one for one in more if one not in tried]
     if value is not None and not is_whole_row(kernel, value):
-        tried += kernel.scaled(value.tensor.shape, 0.5)
+        tried += scaled(kernel, value.tensor.shape, 0.5)
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
@@ -101,7 +103,7 @@ def _advice(kernel: Kernel, value: Largest | None, after: Sequence[Option], limi
     shorter = shorter_tile(kernel, value, after)
     if not after:
         return shorter
-    best, advice = after[0], kernel.with_option(after[0].written)
+    best, advice = after[0], with_option(kernel, after[0].written)
     if best.is_limit and kernel.resources is not None:
         by = f"maxnreg={limit} leaves" if limit is not None else "ptxas gave"
         advice += f": {by} each thread only {kernel.resources.registers} registers"

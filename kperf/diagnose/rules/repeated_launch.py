@@ -6,21 +6,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.history import Chain, Series
-from kperf.diagnose.kernel import (
-    ATOMICS,
-    LOADS,
-    LOOPS,
-    MMAS,
-    STORES,
-    TMA_LOADS,
-    TMA_STORES,
-    Access,
-    Kernel,
-    mask_place,
-    name_of,
-)
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
+from kperf.diagnose.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import (
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.numbers_at_once import gain_of_all_at_once, number_bytes
+from kperf.diagnose.occupancy import warps_of_vectors
+from kperf.diagnose.operations import (
     ASYNC_COPIES,
     ATOMICS,
     LOADS,
@@ -10,13 +13,11 @@ from kperf.diagnose.kernel import (
     MMAS,
     STORES,
     TMA_LOADS,
-    Kernel,
     inside,
     loops_around,
     own,
 )
-from kperf.diagnose.numbers_at_once import gain_of_all_at_once, number_bytes
-from kperf.diagnose.occupancy import warps_of_vectors
+from kperf.diagnose.options import with_option
 from kperf.diagnose.rarely import rarely_working
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
@@ -110,7 +111,7 @@ def _fewer_warps(kernel: Kernel, loop: Operation, moving: Sequence[Operation], e
         return ""
     tile = 1 << (numbers - 1).bit_length()
     warps = warps_of_vectors(kernel, tile * max(map(number_bytes, moving)))
-    ways = [kernel.with_option(f"num_warps={warps}")] if warps < kernel.num_warps else []
+    ways = [with_option(kernel, f"num_warps={warps}")] if warps < kernel.num_warps else []
     if (rows := kernel.threads // tile) > 1:
         ways.append(f"let a CTA have {rows} such rows")
     return f"; for {numbers} numbers {', or '.join(ways)}" if ways else ""

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from kperf.arch import H200
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel, loops_around, mma_shape, named, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import carried, intensity
+from kperf.diagnose.operations import LOADS, MMAS, loops_around, mma_shape, own
+from kperf.diagnose.options import named, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
 from kperf.diagnose.waves import memory_bounds
@@ -67,7 +69,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 candidates=[
                     tile | more
                     for factor in (2, 4)
-                    for tile in kernel.scaled((m, n), factor)[-1:]
+                    for tile in scaled(kernel, (m, n), factor)[-1:]
                     for more in ({}, {"num_warps": 8})
                 ],
             )
@@ -85,7 +87,7 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
             continue
         deep = depth * _DEEP_BYTES // size
         gain = deep / depth
-        deeper = kernel.scaled((depth,), gain)
+        deeper = scaled(kernel, (depth,), gain)
         yield kernel.finding(
             RULE.id,
             op,

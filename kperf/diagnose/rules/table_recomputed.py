@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel, lines_of
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import lines_of
 from kperf.diagnose.occupancy import arithmetic_of_cta
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.tables import table_of

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from kperf.arch import SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import MMAS, Kernel, own
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import buffers, launch_gives_stages, loop_line, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.operations import MMAS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEMORY_LATENCY_CYCLES, STAGES_WANTED
 from kperf.diagnose.warps import issue_cycles

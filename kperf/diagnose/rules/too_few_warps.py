@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kperf.diagnose.accesses import Access
 from kperf.diagnose.ends_of_spills import TO_END_SPILLS, options, shorter_tile
-from kperf.diagnose.kernel import LOADS, MMAS, MOST_WARPS, Access, Kernel
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.occupancy import bytes_at_once, ctas
+from kperf.diagnose.operations import LOADS, MMAS
+from kperf.diagnose.options import MOST_WARPS, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import spills
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW, REGISTER_BYTES, SM_BYTES_IN_FLIGHT
@@ -38,7 +41,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"{kernel.num_warps} {'warps hold' if kernel.num_warps > 1 else 'warp holds'} {elements} elements, "
         f"{elements // kernel.threads} a thread: too few loads are in flight, and {filled}"
         + "".join(f"; {one.leaves}" for one in some),
-        kernel.with_option(f"num_warps={wanted}")
+        with_option(kernel, f"num_warps={wanted}")
         + (f"; {TO_END_SPILLS}{shorter_tile(kernel, value, after)}" if some else ""),
         {
             "elements": elements,

@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, frame_of, lines_of, loops_around, own, tensor_of
+from kperf.diagnose.accesses import Access
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of, lines_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.operations import LOADS, STORES, loops_around, own
+from kperf.diagnose.pointers import tensor_of
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.strides import descriptor_in_parts, next_cta, unless_one
 from kperf.diagnose.sweeps import fits_l1, swept_by
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
@@ -164,7 +169,7 @@ def _is_alone(kernel: Kernel, access: Access) -> bool:
         return False
     addresses = np.unique(np.concatenate(known))
     for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):
-        moved = np.unique(access.of(replace(kernel, next_along=axis)).value.numbers - access.value.numbers)
+        moved = np.unique(replace(kernel, next_along=axis).again(access).value.numbers - access.value.numbers)
         if len(moved) > 1 or 0 < abs(moved[0]) < SECTOR_BYTES:
             return False
         addresses = np.unique(addresses + moved * np.array(_NEIGHBOURS)[:, None])
@@ -180,8 +185,8 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
     from_memory = _from_memory(kernel, access)
     bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
-    stride = kernel.unless_one(access)
-    axis, step = kernel.next_cta(access) if from_memory else ("", 0)
+    stride = unless_one(kernel, access)
+    axis, step = next_cta(kernel, access) if from_memory else ("", 0)
     shared = 0 < step < SECTOR_BYTES
     direction = "to" if access.operation.name in STORES else "from"
     within = "between L2 and the SM" if shared else "between the SM and its cache"
@@ -358,7 +363,7 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
             f"let a CTA work on {SECTOR_BYTES // row} times as many elements or more along the tile's dimension "
             f"{along}: {row} bytes of each row are only a part of a {SECTOR_BYTES}-byte sector"
         )
-    if descriptor := kernel.descriptor_in_parts(access):
+    if descriptor := descriptor_in_parts(kernel, access):
         return passed_in_parts(descriptor)[1]
     if divisors := wrapped_by(kernel, access):
         return wrapped(kernel, divisors)[1]

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.kernel import Kernel, loops_around, mma_element
+from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import carried, read
+from kperf.diagnose.operations import loops_around, mma_element
+from kperf.diagnose.options import more_warps, warps_advice
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.serialised import Serialised, serialised
 from kperf.diagnose.spills import gain_without_spills, spills
@@ -37,7 +39,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             _advice(kernel, mmas[0], waiting),
             waiting.evidence,
             estimate=waiting.estimate,
-            candidates=kernel.more_warps() if waiting.for_registers else (),
+            candidates=more_warps(kernel) if waiting.for_registers else (),
         )
         return
     for op in mmas:
@@ -65,7 +67,7 @@ def _advice(kernel: Kernel, mma: Operation, waiting: Serialised) -> str:
     """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone."""
     if waiting.for_registers:
         return (
-            f"{kernel.warps_advice()}: the values that the loop keeps during MMAs do not fit into a thread's registers"
+            f"{warps_advice(kernel)}: the values that the loop keeps during MMAs do not fit into a thread's registers"
         )
     bound = _unknown_end(kernel, mma)
     if waiting.for_its_sum and bound is not None and _read_in_loop(mma) is None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from kperf.arch import H200, SM_90A
-from kperf.diagnose.kernel import LOADS, TMA_LOADS, Kernel, loops_around, mma_element, mma_shape
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import LOADS, TMA_LOADS, loops_around, mma_element, mma_shape
+from kperf.diagnose.options import scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
@@ -54,7 +56,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"let a CTA have {_ROWS} rows, and launch {_ROWS // rows} times fewer CTAs along axis {axis}: the "
                 "second operand is then also loaded less often"
             )
-            candidates = kernel.scaled((rows,), _ROWS / rows)
+            candidates = scaled(kernel, (rows,), _ROWS / rows)
             fewer_loads = _ROWS / rows
         elif rows < _ROWS:
             severity = "low" if rows <= 16 else "medium"
@@ -65,7 +67,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
-            advice = f"{kernel.with_option(f'num_warps={_WARPS}')}, or 8 for tiles of 128 rows"
+            advice = f"{with_option(kernel, f'num_warps={_WARPS}')}, or 8 for tiles of 128 rows"
             candidates = [{"num_warps": _WARPS}]
             if rows * columns <= _SMALL:
                 severity = "medium"  # 1.15 x were measured of 64 x 64 (H200)

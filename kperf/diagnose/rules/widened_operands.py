@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kperf.arch import Dtype
-from kperf.diagnose.kernel import MMAS, Kernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.operations import MMAS
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation

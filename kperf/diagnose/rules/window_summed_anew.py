@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
-from kperf.diagnose.kernel import Kernel, frame_of, name_of
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.lines import frame_of
 from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta
+from kperf.diagnose.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import fits_l1
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, SEVERE_GAIN
