@@ -21,7 +21,8 @@ from kperf.record import stack
 from kperf.trace import CTAS, PASSES
 
 if TYPE_CHECKING:
-    from kperf.compat.triton import CompiledKernel, LaunchCall
+    from kperf.compat.triton import CompiledKernel
+    from kperf.compat.triton.launches import LaunchCall
     from kperf.diagnose import kernel as read
     from kperf.diagnose.history import Histories
     from kperf.ir.kept import KeptIr
@@ -58,7 +59,7 @@ class KernelTrace:
     def findings(self) -> "list[Finding]":
         """What can be changed about the kernel, as `kperf diagnose` finds it, the worst first."""
         from kperf.arch import of
-        from kperf.compat.triton import own_cache
+        from kperf.compat.triton.cache import own_cache
         from kperf.diagnose.engine import diagnose
         from kperf.diagnose.inputs import of_launch
 
@@ -102,7 +103,7 @@ class Trace(AbstractContextManager["Trace"]):
         """From now on launches of this process are seen. Raises `UsageError` if nothing can be traced here."""
         if reason := stack.look().why_no_cuda():
             raise UsageError(reason)
-        from kperf.compat.triton import noted_calls
+        from kperf.compat.triton.tuning import noted_calls
         from kperf.diagnose.history import Histories
         from kperf.record.files import make_output
         from kperf.report.formats import formats

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kperf.arch import of
 from kperf.attention.workload import Workload
-from kperf.compat.triton import active_target
+from kperf.compat.triton.drivers import active_target
 from kperf.errors import UsageError
 from kperf.record.files import write_atomically
 from kperf.record.store import Frozen, first_of

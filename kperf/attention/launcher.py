@@ -7,7 +7,8 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kperf.attention.bounded import Bounded
-from kperf.compat.triton import CompiledKernel, direct_launch
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import direct_launch
 
 Shape = tuple[int, ...]
 

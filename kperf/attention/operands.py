@@ -9,7 +9,7 @@ import torch
 
 from kperf.arch import SM_90A
 from kperf.attention.workload import Workload, make_workload
-from kperf.compat.triton import active_device, active_target
+from kperf.compat.triton.drivers import active_device, active_target
 from kperf.errors import UsageError
 
 DESCRIPTOR_ALIGNMENT = 16

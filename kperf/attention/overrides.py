@@ -14,7 +14,8 @@ from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
-from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, override_folder
+from kperf.compat.triton import ASTSource, CompiledKernel, TritonError
+from kperf.compat.triton.sources import override_folder
 from kperf.errors import MeasurementError, UsageError, root_cause
 from kperf.installation import TTGIR_DIR
 from kperf.ir import compile as compiler

@@ -180,7 +180,7 @@ def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a na
 @override_app.command()
 def verify() -> None:
     """Hold every override against its definition and source, compile it outside the cache, run it if there is a GPU."""
-    from kperf.compat.triton import own_cache
+    from kperf.compat.triton.cache import own_cache
     from kperf.paper import fig12
 
     with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):

@@ -23,7 +23,7 @@ from torch.utils._triton import has_triton
 
 from kperf.compat.inductor_graph import noted
 from kperf.compat.inductor_program import Program
-from kperf.compat.triton import driver_in_place
+from kperf.compat.triton.drivers import driver_in_place
 from kperf.errors import MeasurementError, first_line
 
 

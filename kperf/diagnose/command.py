@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kperf.arch import SM_90A, of
-from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls, refused_kernels
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import LaunchCall, intercepted_launches, refused_kernels
+from kperf.compat.triton.tuning import noted_calls
 from kperf.console import WholeConsole, agreeing
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline

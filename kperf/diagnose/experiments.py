@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kperf.arch import of
-from kperf.compat.triton import CompiledKernel, JitCall, LaunchCall, current_call, own_cache
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.launches import LaunchCall
+from kperf.compat.triton.tuning import JitCall, current_call
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis

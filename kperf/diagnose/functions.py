@@ -13,14 +13,8 @@ import torch
 import triton
 
 from kperf.arch import Arch
-from kperf.compat.triton import (
-    CompiledKernel,
-    Decorated,
-    canonical_type,
-    default_options,
-    undecorated,
-    why_not_compiled,
-)
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.sources import Decorated, canonical_type, default_options, undecorated, why_not_compiled
 from kperf.console import complain
 from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.diagnose.imported import imported

@@ -12,15 +12,10 @@ import torch
 import triton.language as tl
 
 from kperf.compat.torch import writes_of
-from kperf.compat.triton import (
-    CompiledKernel,
-    LaunchCall,
-    Tuning,
-    argument_names,
-    current_call,
-    python_function,
-    specialisation_of,
-)
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import LaunchCall
+from kperf.compat.triton.sources import argument_names, python_function, specialisation_of
+from kperf.compat.triton.tuning import Tuning, current_call
 from kperf.diagnose.operators import Operators, Pass
 
 _MULTIPLE = 16

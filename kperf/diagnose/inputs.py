@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from kperf.arch import Arch, of
-from kperf.compat.triton import CompiledKernel, constexprs_of, python_function, unspecialised
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.sources import constexprs_of, python_function, unspecialised
 from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.history import Handover, Histories

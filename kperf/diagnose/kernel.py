@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import Arch
-from kperf.compat.triton import Unspecialised
+from kperf.compat.triton.sources import Unspecialised
 from kperf.diagnose.accesses import Access, read_access
 from kperf.diagnose.history import Handover, History
 from kperf.diagnose.lines import frame_of, source_of

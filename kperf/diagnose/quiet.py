@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 from unittest.mock import patch
 
-from kperf.compat.triton import CompilationError, PTXASError, why_not_compiled
+from kperf.compat.triton import CompilationError, PTXASError
+from kperf.compat.triton.sources import why_not_compiled
 
 _LAST_BYTES = 1 << 20
 """Of standard error, which may be long: its last line is in them, and what a compiler says of a kernel that fails."""

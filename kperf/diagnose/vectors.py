@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from kperf.compat.triton import ANNOTATION
+from kperf.compat.triton.sources import ANNOTATION
 from kperf.console import agreeing
 from kperf.diagnose.accesses import Access
 from kperf.diagnose.kernel import Kernel

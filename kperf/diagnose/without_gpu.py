@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kperf.arch import Arch
-from kperf.compat.triton import (
-    CompiledKernel,
-    LaunchCall,
-    OutOfResources,
-    intercepted_launches,
-    noted_calls,
-    noted_trials,
-    refused_kernels,
-)
+from kperf.compat.triton import CompiledKernel, OutOfResources
+from kperf.compat.triton.launches import LaunchCall, intercepted_launches, refused_kernels
+from kperf.compat.triton.tuning import noted_calls, noted_trials
 from kperf.diagnose.fake_cuda import fake_cuda
 from kperf.diagnose.history import Histories
 from kperf.diagnose.quiet import quiet

@@ -21,8 +21,12 @@ from typing import Any, TypeVar
 import triton
 
 from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch, of
-from kperf.compat import triton as compat
-from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, python_function
+from kperf.compat.triton import ASTSource, CompiledKernel, TritonError
+from kperf.compat.triton.cache import cache_folder, cache_key, cached_file, keep_in_cache
+from kperf.compat.triton.instrumentation import instrumentation_option
+from kperf.compat.triton.modules import front_end_ir, lower_to_ttgir, parse_module, watch_front_end
+from kperf.compat.triton.sources import default_options, interpreting, python_function, source_of, source_with
+from kperf.compat.triton.tools import binary_tool, ptxas
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import locations
 from kperf.ir.levels import TEXTS
@@ -113,7 +117,7 @@ def parse_ttgir(text: str) -> Any:
         path.write_text(text)
         with _standard_error_to(Path(folder) / "diagnostics") as diagnostics:
             try:
-                return compat.parse_module(path)
+                return parse_module(path)
             except RuntimeError:
                 pass
         match = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
@@ -210,7 +214,7 @@ def compile_kernel(
     if arch.backend == "hip" and ir_override is not None:
         raise UsageError(f"Triton replaces no TTGIR for {arch.name}: give the TTGIR file itself as the source")
     if kernel.is_gluon():
-        compat.watch_front_end(source, partial(_refuse_foreign, source.name, arch))
+        watch_front_end(source, partial(_refuse_foreign, source.name, arch))
     override = {} if arch.backend == "hip" else {"ir_override": str(ir_override) if ir_override else None}
     with whole_cache():
         return triton.compile(source, target=arch.target, options=_options(num_warps, **override, **options))
@@ -236,7 +240,7 @@ def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
     """Compile a TTGIR file. Raises `UsageError` if the compiler refuses it."""
     with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
         try:
-            return triton.compile(str(path), target=arch.target, options=compat.instrumentation_option())
+            return triton.compile(str(path), target=arch.target, options=instrumentation_option())
         except RuntimeError as error:
             raise UsageError(f"{path.name} does not compile for {arch.name}: {first_line(error)}") from None
 
@@ -251,7 +255,7 @@ def recompiled(kernel: Any, changes: Mapping[str, Any]) -> CompiledKernel | None
     options = options_of(kernel) | dict(changes)
     with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
         try:
-            return triton.compile(compat.source_with(kernel, {}), target=kernel.metadata.target, options=options)
+            return triton.compile(source_with(kernel, {}), target=kernel.metadata.target, options=options)
         except json.JSONDecodeError:  # half a file in Triton's cache
             raise
         except Exception:  # front end, passes, LLVM and ptxas raise what they like
@@ -282,8 +286,8 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
     Triton's cache keeps it under the key of that kernel. Raises `UsageError` under TRITON_INTERPRET.
     """
     source, target, options = _source(kernel, signature, constexprs), SM_90A.target, _options(num_warps=4)
-    key = compat.cache_key(source, target, options)
-    return _kept(_sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, target, options))
+    key = cache_key(source, target, options)
+    return _kept(_sha256(key.encode()), "canonical-ttgir", lambda: lower_to_ttgir(source, target, options))
 
 
 def _source(
@@ -292,19 +296,19 @@ def _source(
     constexprs: Mapping[Any, Any],
     attributes: Mapping[tuple[int, ...], Any] | None = None,
 ) -> ASTSource:
-    if compat.interpreting():
+    if interpreting():
         raise UsageError("TRITON_INTERPRET is set, which makes Triton compile nothing: unset it")
-    return compat.source_of(kernel, signature, constexprs, attributes)
+    return source_of(kernel, signature, constexprs, attributes)
 
 
 def _options(num_warps: int, **more: Any) -> dict[str, Any]:
     # As the JIT does: the cache must not mix up a kernel with and without its records lowered.
-    return {"num_warps": num_warps, **more, **compat.instrumentation_option()}
+    return {"num_warps": num_warps, **more, **instrumentation_option()}
 
 
 def options_of(kernel: CompiledKernel) -> dict[str, Any]:
     """The options that `kernel` was compiled with, read back from its metadata."""
-    known = compat.default_options(kernel.metadata.target)
+    known = default_options(kernel.metadata.target)
     # The metadata went through JSON: what are lists there were tuples, and options are hashed.
     options = {
         name: tuple(value) if isinstance(value, list) else value
@@ -331,7 +335,7 @@ def whole_cache() -> Iterator[None]:
 
 
 def _damaged_cache(why: str) -> UsageError:
-    return UsageError(f"Triton's cache {compat.cache_folder()} is damaged ({why}): remove that folder and run again")
+    return UsageError(f"Triton's cache {cache_folder()} is damaged ({why}): remove that folder and run again")
 
 
 def resources(kernel: CompiledKernel) -> Resources:
@@ -386,7 +390,7 @@ def _moved(kernel: CompiledKernel) -> Moved:
     if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None or "source" not in kernel.asm:
         return STAYED
     try:
-        now = compat.front_end_ir(kernel.src, kernel.metadata.target, options_of(kernel))
+        now = front_end_ir(kernel.src, kernel.metadata.target, options_of(kernel))
     except TritonError:
         return STAYED
     return Moved.between(kernel.asm["source"], now)
@@ -395,14 +399,14 @@ def _moved(kernel: CompiledKernel) -> Moved:
 def ptxas_says(ptx: str, arch: Arch) -> str:
     """What ptxas prints of a kernel's PTX, its warnings among it: Triton throws that away, its cache keeps it here."""
     assert isinstance(arch.number, int)  # NVIDIA's
-    ptxas, version = compat.ptxas(arch.number)
+    tool, version = ptxas(arch.number)
 
     def assemble() -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.ptx"
             path.write_text(ptx)
             options = ["-lineinfo", "-v", f"--gpu-name={arch.name}", str(path), "-o", f"{path}.cubin"]
-            command = [str(ptxas), *options]
+            command = [str(tool), *options]
             return subprocess.run(command, capture_output=True, text=True, check=False).stderr.replace(folder, "")
 
     return _kept(_sha256(ptx.encode()), f"ptxas-{version}-{arch.name}", assemble)
@@ -434,9 +438,7 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.cubin"
             path.write_bytes(cubin)
-            dumped = subprocess.run(
-                [compat.binary_tool(tool), *options, path], capture_output=True, text=True, check=False
-            )
+            dumped = subprocess.run([binary_tool(tool), *options, path], capture_output=True, text=True, check=False)
         if "Cannot decode architecture" in dumped.stderr:
             arch = of(kernel.metadata.target)
             raise UsageError(
@@ -452,12 +454,12 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
 
 def _kept(key: str, name: str, make: Callable[[], str]) -> str:
     """What Triton's cache keeps in its folder `key` under this name, beside its hash; made where it is not whole."""
-    if path := compat.cached_file(key, name):
+    if path := cached_file(key, name):
         digest, _, known = path.read_bytes().partition(b"\n")  # it may be damaged, and then is no text
         if digest == _sha256(known).encode():
             return known.decode()
     made = make()
-    compat.keep_in_cache(key, name, f"{_sha256(made.encode())}\n{made}")
+    keep_in_cache(key, name, f"{_sha256(made.encode())}\n{made}")
     return made
 
 

@@ -15,7 +15,10 @@ from typing import Any
 import torch
 
 from kperf.arch import H200, Arch
-from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches, own_tuning
+from kperf.compat.triton import CompiledKernel, GPUTarget
+from kperf.compat.triton.drivers import driver_in_place
+from kperf.compat.triton.launches import LaunchCall, intercepted_launches
+from kperf.compat.triton.tuning import own_tuning
 
 
 def properties(arch: Arch = H200.arch) -> SimpleNamespace:

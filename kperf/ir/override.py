@@ -14,15 +14,11 @@ from pathlib import Path
 
 import triton
 
-from kperf.compat.triton import (
-    CompiledKernel,
-    assembler,
-    cache_folder,
-    compile_in_place,
-    instrumentation_option,
-    overriding,
-    own_cache,
-)
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.cache import cache_folder, own_cache
+from kperf.compat.triton.instrumentation import instrumentation_option
+from kperf.compat.triton.sources import compile_in_place, overriding
+from kperf.compat.triton.tools import assembler
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.record.files import start_of, write_atomically

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from kperf.compat.triton import CompiledKernel, LaunchCall, compilations_within, intercepted_launches, own_cache
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.launches import LaunchCall, compilations_within, intercepted_launches
 from kperf.console import WholeConsole
 from kperf.diagnose import command
 from kperf.errors import MeasurementError, UsageError

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kperf.compat.triton import active_device
+from kperf.compat.triton.drivers import active_device
 from kperf.errors import MeasurementError
 from kperf.studies.kernels import ex2_chains, fma_chain, products, spin
 

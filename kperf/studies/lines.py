@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kperf.compat.triton import binary_tool
+from kperf.compat.triton.tools import binary_tool
 from kperf.console import announce, titled_table
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from kperf.arch import of
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
-from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import LaunchCall, intercepted_launches
 from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import Histories

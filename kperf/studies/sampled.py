@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from kperf.compat.triton import active_device, compiled_for
+from kperf.compat.triton.drivers import active_device
+from kperf.compat.triton.sources import compiled_for
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES
 from kperf.record import device

@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kperf.compat.triton import LaunchCall, interpreting
+from kperf.compat.triton.launches import LaunchCall
+from kperf.compat.triton.sources import interpreting
 from kperf.console import printable, titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from kperf.arch import of
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import kept as kept_ir

@@ -18,7 +18,8 @@ from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import FULL_AND_CAUSAL
 from kperf.attention.workload import HEAD_DIMS
-from kperf.compat.triton import ASTSource, is_gluon
+from kperf.compat.triton import ASTSource
+from kperf.compat.triton.sources import is_gluon
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir import offline

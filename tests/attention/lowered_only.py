@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triton import knobs
 
-from kperf.compat.triton import allocate_warp_groups
+from kperf.compat.triton.modules import allocate_warp_groups
 
 FOLDER = Path(knobs.cache.dir).with_name("lowered")
 """A cache of their own, that all tests share: nobody is to take such a kernel for one with machine code."""

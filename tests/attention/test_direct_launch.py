@@ -11,7 +11,7 @@ from triton.runtime import driver
 
 from kperf.attention import ragged, views
 from kperf.compat.torch import empty
-from kperf.compat.triton import intercepted_launches
+from kperf.compat.triton.launches import intercepted_launches
 from kperf.ir import offline
 from tests.attention.attending_gpu import attending_gpu, forget  # noqa: F401
 from tests.attention.handed_in import SCALE, begins_of, operands, ragged_operands

@@ -13,7 +13,7 @@ from kperf.attention import overrides as override
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import schedule
 from kperf.attention.variants import VARIANTS, Specialization
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import override as any_kernel
 from kperf.ir.compile import canonical_ttgir, compile_kernel, resources, ttgir_of_source

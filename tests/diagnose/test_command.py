@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from kperf.arch import SM_103A
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, functions
 from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis

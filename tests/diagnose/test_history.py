@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kperf.arch import SM_90A
-from kperf.compat.triton import Tuning
+from kperf.compat.triton.tuning import Tuning
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import History

@@ -17,7 +17,7 @@ import pytest
 import torch
 import triton
 
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
 from kperf.diagnose.experiments import naming

@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 
-from kperf.compat.triton import compiled_for
+from kperf.compat.triton.sources import compiled_for
 from kperf.integrations.budget import Budget
 from tests.trace.capture.test_command import ADD, GEMM
 

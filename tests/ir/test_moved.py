@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.ir import compile as compiler
 from kperf.ir.kept import levels_of_compiled
 from kperf.ir.locations import STAYED

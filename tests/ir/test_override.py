@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kperf.compat.triton import assembler, own_cache
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.tools import assembler
 from kperf.ir.compile import canonical_ttgir, options_of
 from kperf.ir.override import Override, prove_launched, recompile
 from tests.trace.kernels import compiled

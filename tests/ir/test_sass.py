@@ -6,7 +6,6 @@ from triton import knobs
 from kperf.arch import SM_100A
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
-from kperf.compat import triton as compat
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
@@ -145,7 +144,7 @@ def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch)
         knobs.cache.dir = str(tmp_path)
         first = compiler.sass(vanilla)
         (tmp_path / "nvdisasm").symlink_to("/bin/false")
-        monkeypatch.setattr(compat, "binary_tool", lambda name: tmp_path / name)
+        monkeypatch.setattr(compiler, "binary_tool", lambda name: tmp_path / name)
         assert compiler.sass(vanilla) == first
         assert len(compiler.machine_code(vanilla).instructions) == first.count("\n")
         assert first.count("HGMMA") == vanilla.asm["ptx"].count("wgmma.mma_async")

@@ -6,7 +6,9 @@ import pytest
 import triton
 
 from kperf.arch import GFX942, GFX950, SM_80, SM_100A, SM_103A
-from kperf.compat.triton import GluonASTSource, instrumentation_option, own_cache
+from kperf.compat.triton import GluonASTSource
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.instrumentation import instrumentation_option
 from kperf.errors import UsageError
 from kperf.ir.amd import amd_resources
 from kperf.ir.compile import named_ttgir, resources, sass

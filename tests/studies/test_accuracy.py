@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kperf.compat.triton import binary_tool
+from kperf.compat.triton.tools import binary_tool
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kperf.compat.triton import Tuning
+from kperf.compat.triton.tuning import Tuning
 from kperf.diagnose.history import History
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.options import MOST_WARPS, more_warps

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from kperf.compat.torch import spin
-from kperf.compat.triton import profile_buffer
+from kperf.compat.triton.launches import profile_buffer
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.instrument.session import BUFFER_LIMIT, Recording, session

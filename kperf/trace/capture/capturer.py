@@ -18,7 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from kperf.compat.cupti import RefusedError
-from kperf.compat.triton import CompiledKernel, JitCall, Launch, LaunchCall, argument_names, profile_buffer
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import Launch, LaunchCall, profile_buffer
+from kperf.compat.triton.sources import argument_names
+from kperf.compat.triton.tuning import JitCall
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.capture.check import Memory

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from kperf.arch import Arch, of
-from kperf.compat.triton import CompiledKernel, TritonError, changed_ptx, own_cache, python_function
+from kperf.compat.triton import CompiledKernel, TritonError
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.instrumentation import changed_ptx
+from kperf.compat.triton.sources import python_function
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass

@@ -9,14 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from kperf.compat.torch import INDUCTOR_VARIABLES, inductor_autotuner
-from kperf.compat.triton import (
-    Autotuner,
-    CompiledKernel,
-    LaunchCall,
-    compilations_within,
-    intercepted_launches,
-    python_function,
-)
+from kperf.compat.triton import Autotuner, CompiledKernel
+from kperf.compat.triton.launches import LaunchCall, compilations_within, intercepted_launches
+from kperf.compat.triton.sources import python_function
 from kperf.errors import UsageError
 from kperf.record.scratch import Scratch
 from kperf.trace.capture.capturer import Capturer

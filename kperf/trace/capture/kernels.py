@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.compat.triton import CompiledKernel, LaunchCall
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import LaunchCall
 from kperf.errors import MeasurementError, UsageError
 from kperf.trace import CTAS, PASSES
 from kperf.trace.capture.gpu import Span

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.compat.triton import CompiledKernel, own_cache
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.cache import own_cache
 from kperf.ir import compile as compiler
 from kperf.ir.override import Override, recompile
 from kperf.trace.capture.gpu import Span

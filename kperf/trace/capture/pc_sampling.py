@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 
 from kperf.compat import cupti
-from kperf.compat.triton import CompiledKernel, loaded_again
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import loaded_again
 from kperf.errors import UsageError
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.repeated import Repeated

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from kperf.compat.triton import CompiledKernel, Launch, LaunchCall
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.launches import Launch, LaunchCall
 from kperf.errors import UsageError
 from kperf.trace.capture.copies import Copies
 from kperf.trace.capture.gpu import Gpu

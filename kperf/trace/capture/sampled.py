@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kperf.arch import of
-from kperf.compat.triton import TritonError, changed_ptx, own_cache
+from kperf.compat.triton import TritonError
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.instrumentation import changed_ptx
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import compile as compiler
 from kperf.ir import sass

@@ -21,17 +21,11 @@ from typing import Any
 
 import triton
 
-from kperf.compat.triton import (
-    CompiledKernel,
-    JitCall,
-    LaunchCall,
-    argument_names,
-    constexprs_of,
-    own_cache,
-    own_launch,
-    python_function,
-    source_with,
-)
+from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.launches import LaunchCall, own_launch
+from kperf.compat.triton.sources import argument_names, constexprs_of, python_function, source_with
+from kperf.compat.triton.tuning import JitCall
 from kperf.errors import UsageError
 from kperf.ir.compile import options_of
 from kperf.ir.memory import why_not_again, write_only

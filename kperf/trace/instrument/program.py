@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kperf.arch import SM_90A, Arch, Dtype, completion
-from kperf.compat.triton import allocate_warp_groups
+from kperf.compat.triton.modules import allocate_warp_groups
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.dataflow import (

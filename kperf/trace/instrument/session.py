@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kperf.arch import SM_90A, Arch
-from kperf.compat.triton import ALIGNMENT, EventLowering, instrumentation
+from kperf.compat.triton.instrumentation import ALIGNMENT, EventLowering, instrumentation
 from kperf.errors import UsageError
 
 HEADER_BYTES = 40

@@ -20,7 +20,7 @@ from triton import knobs
 from triton.runtime import _allocation, driver
 
 from kperf.compat import cupti
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.ir import offline, override
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth

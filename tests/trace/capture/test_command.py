@@ -18,7 +18,7 @@ import pytest
 import torch
 import triton
 
-from kperf.compat.triton import own_cache
+from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler

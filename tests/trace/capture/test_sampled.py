@@ -12,7 +12,8 @@ from triton import knobs
 
 import kperf
 from kperf.arch import SM_90A
-from kperf.compat.triton import own_cache
+from kperf.compat.triton import instrumentation
+from kperf.compat.triton.cache import own_cache
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
@@ -257,9 +258,9 @@ def test_what_else_is_compiled_meanwhile_is_left_alone(monkeypatch):
         case = CASES["add"]
         names = ["x_ptr", "y_ptr", "out_ptr", "n"]
         signature = dict(zip(names, case.types, strict=True)) | {"BLOCK": "constexpr"}
-        mode, compiler.compat._apart = compiler.compat._apart, ""
+        mode, instrumentation._apart = instrumentation._apart, ""
         other = compile_kernel(case.kernel, signature, {"BLOCK": 256})
-        compiler.compat._apart = mode
+        instrumentation._apart = mode
         assert "kperf" not in other.asm["ptx"]
         return recompile(*arguments)
 

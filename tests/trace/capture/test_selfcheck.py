@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from kperf.compat import triton as compat
-from kperf.compat.triton import EventLowering, own_cache
+from kperf.compat.triton import instrumentation
+from kperf.compat.triton.cache import own_cache
+from kperf.compat.triton.instrumentation import EventLowering
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.record import device
@@ -35,8 +36,8 @@ def without_a_place(monkeypatch):
     kernel = compiled("add")
     assert selfcheck.why_no_events() is None  # its kernel is in the cache now: this Triton cannot compile without them
     selfcheck.why_no_events.cache_clear()
-    monkeypatch.setattr(compat, "registry", None)
-    compiler = compat.backends["nvidia"].compiler
+    monkeypatch.setattr(instrumentation, "registry", None)
+    compiler = instrumentation.backends["nvidia"].compiler
     if hasattr(compiler, "instrumentation"):
         monkeypatch.delattr(compiler, "instrumentation")
     return kernel
@@ -77,7 +78,7 @@ def test_events_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
     kernel = compiled("add")
 
     def forget(self, manager):  # as a Triton would whose pass drops what it does not know
-        compat.passes.common.add_canonicalizer(manager)
+        instrumentation.passes.common.add_canonicalizer(manager)
 
     monkeypatch.setattr(selfcheck, "_CLOCK_READS", {"cuda": "SR_NO_SUCH_CLOCK"})
     lost = selfcheck.attempt(kernel, tmp_path, read_rules())
@@ -91,7 +92,7 @@ def test_events_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
 
 def test_a_command_ends_without_words_of_tritons_bindings():
     """From 3.9 on they print what is left of them, unless garbage is collected at the end."""
-    program = "import sys, kperf.compat.triton; from kperf.cli import main; sys.argv[1:] = ['--help']; main()"
+    program = "import sys, kperf.compat.triton.modules; from kperf.cli import main; sys.argv[1:] = ['--help']; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "Usage" in done.stdout
     assert done.stderr == ""

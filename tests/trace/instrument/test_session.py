@@ -9,7 +9,7 @@ from kperf.arch import SM_90A
 from kperf.attention import overrides
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import FIG11, Workload
-from kperf.compat.triton import ALIGNMENT
+from kperf.compat.triton.instrumentation import ALIGNMENT
 from kperf.errors import UsageError
 from kperf.ir.compile import resources, sass
 from kperf.paper import instrumented
