@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operands import WORDS, Widened, runs_on_fma, widened_operands
+from kperf.diagnose.operands import Widened, runs_on_fma, to_narrow, widened_operands
 from kperf.diagnose.operations import mma_element
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
@@ -30,9 +30,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             severity: Level = "high"
             estimate = (6.0, 2.0, 16.0)
         else:
-            halves = {place: one for place, one in widened_operands(kernel, op).items() if not one.is_byte}
-            why = "its operands are float32 and input_precision is 'ieee'" + _in_memory(halves)
-            advice, severity = _advice(op, halves), "high" if halves else "medium"  # all in float32: somebody wants it
+            widened = widened_operands(kernel, op)
+            halves = any(not one.is_byte for one in widened.values())
+            why = "its operands are float32 and input_precision is 'ieee'" + (_in_memory(widened) if halves else "")
+            # all in float32: somebody wants it
+            advice, severity = (to_narrow(widened), "high") if halves else (_advice(op), "medium")
             rates = kernel.arch.flop_per_cycle
             estimate = (_FROM_HALVES if halves else 1.5, 0.85, rates["bf16"] / rates["fp32"])
         yield kernel.finding(
@@ -46,23 +48,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _in_memory(halves: Mapping[int, Widened]) -> str:
-    if not halves:
-        return ""
-    whose = "both are" if len(halves) == 2 else "one of them is"
-    return f", although {whose} {' and '.join(sorted({WORDS[one.narrow] for one in halves.values()}))} in memory"
+def _in_memory(widened: Mapping[int, Widened]) -> str:
+    words = [widened[place].in_words for place in sorted(widened)]
+    if len(words) == 1:
+        return f", although one of them is {words[0]} in memory"
+    return f", although they are {' and '.join(dict.fromkeys(words))} in memory"
 
 
-def _advice(op: Operation, halves: Mapping[int, Widened]) -> str:
-    """halves: the operands that have 16 bits in memory, by place."""
-    if halves:
-        narrow = WORDS[halves[min(halves)].narrow]
-        if len(halves) == 2:
-            return f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in float32 anyway"
-        return (
-            f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both; else pass "
-            "input_precision='tf32'"
-        )
+def _advice(op: Operation) -> str:
+    """Where both operands are float32 in memory."""
     shape = tensor_types(op.rest.partition(" : ")[2])[-1].shape
     small = math.prod(shape[-2:]) < _LARGE
     return (
