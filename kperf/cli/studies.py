@@ -117,23 +117,18 @@ def public(
         Path | None, typer.Argument(metavar="[PAIRS.py]", help="Measure its PAIRS; else show what is recorded.")
     ] = None,
     results: Results = RECORDED,
-    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded tables into this file, and do no more.")] = None,
     gpu: WrittenGpu = None,
 ) -> None:
     """Kernels of public packages before and after a change: that a finding advises, or that their authors made."""
-    from kperf.record.files import write_between_marks
-    from kperf.studies import followed, public, sped_up
+    from kperf.record.files import write_sections
+    from kperf.studies import public
 
     if write is None:
         take_no_gpu(gpu)
         public.run(console, results, pairs)
     else:
-        folder = recorded_folder(results, "public.jsonl", gpu=gpu)
-        write_between_marks(write, "public", public.markdown(folder))
-        if (text := sped_up.markdown(folder)) is not None:
-            write_between_marks(write, "sped-up", text)
-        if (text := followed.markdown(folder)) is not None:
-            write_between_marks(write, "followed", text)
+        write_sections(write, public.sections(recorded_folder(results, "public.jsonl", gpu=gpu)))
 
 
 @app.command()

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -154,6 +155,19 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 def start_of(name: str) -> str:
     """As much of a name as leaves room for an ending and a temporary file's letters: a file's name has 255 bytes."""
     return name.encode()[:_NAME_BYTES].decode(errors="ignore")
+
+
+def write_sections(document: Path, sections: Mapping[str, str]) -> None:
+    """Put the sections whose marks a document has between these.
+
+    Raises `UsageError` if it cannot be read or written, or has marks of none of them.
+    """
+    whole = read_text(document)
+    wanted = [name for name in sections if f"<!-- {name} -->" in whole]
+    if not wanted:
+        raise UsageError(f"{document} has no marks of {', '.join(sections)}, as in <!-- {next(iter(sections))} -->")
+    for name in wanted:
+        write_between_marks(document, name, sections[name])
 
 
 def write_between_marks(document: Path, name: str, text: str) -> None:

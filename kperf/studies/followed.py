@@ -7,7 +7,17 @@ from pathlib import Path
 from rich.table import Table
 
 from kperf.record import markdown as md
-from kperf.studies.public_rows import FASTER, PublicRow, came_of, gain, in_order, is_faster, recorded, stamped
+from kperf.studies.public_rows import (
+    FASTER,
+    PublicRow,
+    came_of,
+    gain,
+    in_order,
+    is_faster,
+    named_kernel,
+    recorded,
+    stamped,
+)
 
 MOST_OF = 0.9
 """Of an author's speedup: a change that reaches so much of it gains as much."""
@@ -23,21 +33,22 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-def markdown(folder: Path) -> str | None:
-    """The section of docs/public.md; None if no such change is recorded, or no author's.
+def markdown(folder: Path, collection: int) -> str | None:
+    """The section of docs/sped_up.md for a collection of kernels; None if no such change is recorded, or no author's.
 
     A kernel that nobody could change by its findings counts as one whose speed stays.
     """
     shown = recorded(folder)
-    rows = in_order([row for row in shown.rows if row.follows])
+    both = [row for row in shown.rows if row.collection == collection]
+    rows = in_order([row for row in both if row.follows])
     if not rows:
         return None
-    authors = [row for row in shown.rows if row.faults]
+    authors = [row for row in both if row.faults]
     if not authors:
         return None
     gained = [row for row in authors if is_faster(row)]
-    ours = best(shown.rows)
-    by_findings, by_authors = means(shown.rows)
+    ours = best(both)
+    by_findings, by_authors = means(both)
     as_fast = sum(ours[row.name] >= MOST_OF * _speedup(row) for row in gained)
     lines = [
         stamped(shown, rows),
@@ -50,7 +61,7 @@ def markdown(folder: Path) -> str | None:
         f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
         f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
         "",
-        *md.table(HEAD, (cells(row, _of_author(shown.rows, row)) for row in rows)),
+        *md.table(HEAD, (cells(row, _of_author(both, row)) for row in rows)),
     ]
     return "\n".join(lines)
 
@@ -73,7 +84,7 @@ def means(rows: Sequence[PublicRow]) -> tuple[float, float]:
 def cells(row: PublicRow, author: PublicRow | None) -> tuple[str, ...]:
     """Of a row of the table."""
     return (
-        f"`{row.kernel}` ({row.repository}, {row.source})",
+        named_kernel(row),
         row.rule,
         row.change,
         gain(row),

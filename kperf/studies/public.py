@@ -34,10 +34,10 @@ from kperf.studies.public_rows import (
     ROWS,
     PublicRow,
     came_of,
-    commits,
     gain,
     in_order,
     is_faster,
+    named_kernel,
     recorded,
     stamped,
 )
@@ -70,6 +70,7 @@ class Pair:
     faults: Sequence[str] = ()
     lines: Sequence[int] = ()
     follows: str = ""
+    collection: int = 1
 
 
 def run(console: Console, results: Path, pairs: Path | None) -> None:
@@ -128,6 +129,7 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         faults=tuple(pair.faults),
         lines=tuple(pair.lines),
         follows=pair.follows,
+        collection=pair.collection,
         findings=findings,
         timed=pair.timed,
         outputs=outputs,
@@ -187,6 +189,16 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
     return [[ended[place]() for ended in ends[_WARM:]] for place in range(len(graphs))]
 
 
+def sections(folder: Path) -> dict[str, str]:
+    """What pages show of a record, by the names of their marks: our changes, then each collection of others' ones."""
+    found = {"public": markdown(folder)}
+    for number in sorted({row.collection for row in recorded(folder).rows}):
+        others = {f"sped-up-{number}": sped_up.markdown(folder, number)}
+        others[f"followed-{number}"] = followed.markdown(folder, number)
+        found |= {name: text for name, text in others.items() if text is not None}
+    return found
+
+
 HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "estimated gain", "gain", "outputs")
 
 
@@ -216,8 +228,6 @@ def markdown(folder: Path) -> str:
         f"{came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
-        "",
-        *commits(rows),
     ]
     return "\n".join(lines)
 
@@ -232,7 +242,7 @@ def cells(row: PublicRow) -> tuple[str, ...]:
     alone = "; the kernel alone" if row.timed == "kernel" else ""
     of = _followed(row)
     return (
-        f"`{row.kernel}` ({row.repository}, {row.source})",
+        named_kernel(row),
         f"{of.id}, {of.severity}" if of else "none",
         row.change,
         f"{row.shape}{alone}",

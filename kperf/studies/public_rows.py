@@ -20,6 +20,9 @@ FASTER = 1.1
 NEAR_LINES = 5
 """A finding this many lines from a fault names its line: an author who names a loop may mean a load in it."""
 
+SHORT_COMMIT = 10
+"""Digits of a commit that name it on a page; the record has all."""
+
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=6)]
 
 
@@ -32,7 +35,8 @@ class PublicRow(Row):
     change of ours. lines: those of the fault in the source, none if it is how the kernel is launched. follows: the row
     of the author's change, if somebody who did not know that made this one by what `kperf diagnose` finds on a GPU;
     then that row has the findings. findings: what static rules say of the original kernel. timed: the whole operator,
-    or the kernel alone where the operator waits for the host. outputs: of both calls.
+    or the kernel alone where the operator waits for the host. outputs: of both calls. collection: of kernels that
+    others made faster; kperf's rules were changed because of those of earlier ones, before a later one was measured.
     """
 
     name: str
@@ -46,6 +50,7 @@ class PublicRow(Row):
     faults: tuple[str, ...] = ()
     lines: tuple[int, ...] = ()
     follows: str = ""
+    collection: int = 1
     findings: list[Finding]
     timed: Literal["operator", "kernel"]
     outputs: Likeness
@@ -84,10 +89,10 @@ def stamped(shown: Run[PublicRow], rows: Sequence[PublicRow]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def commits(rows: Sequence[PublicRow]) -> list[str]:
-    """The lines that name the commits of rows."""
-    named = sorted({(row.repository, row.commit) for row in rows if row.commit})
-    return ["Commits:", "", *(f"- {repository} {commit}" for repository, commit in named)]
+def named_kernel(row: PublicRow) -> str:
+    """The kernel, and where the version that was changed stands: repository, commit if there is one, file and line."""
+    commit = f" {row.commit[:SHORT_COMMIT]}" if row.commit else ""
+    return f"`{row.kernel}` ({row.repository}{commit}, {row.source})"
 
 
 def in_order(rows: Sequence[PublicRow]) -> list[PublicRow]:

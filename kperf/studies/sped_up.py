@@ -13,10 +13,10 @@ from kperf.studies.public_rows import (
     ROWS,
     PublicRow,
     came_of,
-    commits,
     gain,
     in_order,
     is_faster,
+    named_kernel,
     recorded,
     stamped,
 )
@@ -35,17 +35,17 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-def markdown(folder: Path) -> str | None:
-    """The section of docs/public.md; None if no such kernel is recorded.
+def markdown(folder: Path, collection: int) -> str | None:
+    """The section of docs/sped_up.md for a collection of kernels; None if none of them is recorded.
 
     It counts twice where kernels were measured more than once: by the first measurement of each, before a rule was
     changed because of it, and by the last one.
     """
     shown = recorded(folder)
-    rows = in_order([row for row in shown.rows if row.faults])
+    rows = in_order([row for row in shown.rows if row.faults and row.collection == collection])
     if not rows:
         return None
-    first = first_recorded(folder)
+    first = first_recorded(folder, collection)
     gained = [row for row in rows if is_faster(row)]
     names = {rule.id for rule in all_rules()}
     unruled = sum(names.isdisjoint(row.faults) for row in rows)
@@ -62,15 +62,14 @@ def markdown(folder: Path) -> str | None:
         f"{FASTER - 1:.0%} faster.",
         "",
         *md.table(HEAD, map(cells, rows)),
-        "",
-        *commits(rows),
     ]
     return "\n".join(lines)
 
 
-def first_recorded(folder: Path) -> dict[str, PublicRow]:
-    """By its name, each such kernel as it was first measured."""
-    return {row.name: row for row in reversed(RecordStore(folder, "public", ROWS).points()) if row.faults}
+def first_recorded(folder: Path, collection: int) -> dict[str, PublicRow]:
+    """By its name, each kernel of a collection as it was first measured."""
+    rows = reversed(RecordStore(folder, "public", ROWS).points())
+    return {row.name: row for row in rows if row.faults and row.collection == collection}
 
 
 def _counted(rows: Sequence[PublicRow], when: str) -> str:
@@ -86,7 +85,7 @@ def cells(row: PublicRow) -> tuple[str, ...]:
     """Of a row of the table."""
     first = ", ".join(f"{one.id} ({one.severity}, line {one.source.line})" for one in row.findings[:NAMED])
     return (
-        f"`{row.kernel}` ({row.repository}, {row.source})",
+        named_kernel(row),
         row.change,
         " or ".join(row.faults),
         str(row.rank or "-"),

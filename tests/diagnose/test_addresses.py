@@ -298,7 +298,10 @@ def test_what_other_ctas_use_of_a_sector_moves_from_memory_once(tmp_path, step, 
         f"the load uses 12% of the bytes that it moves {where}: neighbouring threads load elements of s that lie {far}"
         + "; the next CTA along axis y of the grid uses other bytes of the same sectors" * (neighbours > 0)
     )
-    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along axis y") == (neighbours > 0)
+    assert one.advice.startswith(
+        f"let each CTA do the work of {neighbours} neighbours along axis y of the grid, or more: tl.program_id(1) * "
+        f"{neighbours} + tl.arange(0, {neighbours}) as the last index of the tile, in place of tl.program_id(1)"
+    ) == (neighbours > 0)
     assert (one.severity, one.estimate.speedup) == (severity, pytest.approx(gain))
 
 

@@ -43,7 +43,7 @@ def test_three_lines_a_finding_with_line_reason_and_change():
     said = "the load uses 12% of the bytes that it moves between L2 and the SM: neighbouring threads load elements of x"
     shared = "the next CTA along axis x of the grid uses other bytes of the same sectors"
     assert f"{said} that lie apart; {shared}" in done.stdout
-    assert re.search(r"neighbours along axis x of the grid or more.*\(estimated 2\.8 x, 1\.1 to 8\)", done.stdout)
+    assert re.search(r"neighbours along axis x of the grid, or more: .*\(estimated 2\.8 x, 1\.1 to 8\)", done.stdout)
 
 
 def test_no_finding_is_an_answer():

@@ -587,3 +587,60 @@ def test_bytes_are_multiplied_as_such_where_the_gpu_can(tmp_path, types, operand
     assert (finding and finding.evidence["rate"]) == rate
     if finding is not None:
         assert (finding.severity, finding.source.line) == ("medium", 11)
+
+
+HALVES = """
+def gemm_of_halves(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        rk = k + tl.arange(0, BK)
+        x = tl.load(a + rm[:, None] * K + rk[None, :])
+        y = tl.load(b + rk[:, None] * N + rn[None, :])
+        acc = tl.dot(LEFT, RIGHT, acc, input_precision="PRECISION")
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+"""
+_WIDE, _SCALED = ("x.to(tl.float32)", "y.to(tl.float32)"), ("x.to(tl.float32)", "y * tl.load(s + rn)[None, :]")
+
+
+@pytest.mark.parametrize(
+    ("operands", "precision", "rule", "severity", "advice"),
+    [
+        (_WIDE, "ieee", "dot-on-fma", "high", "give tl.dot the float16 operands without a conversion"),
+        (_SCALED, "ieee", "dot-on-fma", "high", "if float16 is precise enough, convert the other operand to float16"),
+        (_WIDE, "tf32", "widened-operands", "high", "give tl.dot the float16 operands without a conversion"),
+        (_SCALED, "tf32", "widened-operands", "medium", "if float16 is precise enough, convert the other operand"),
+    ],
+)
+def test_halves_that_are_widened_for_units_that_are_no_tensor_cores_are_one_finding(
+    tmp_path, operands, precision, rule, severity, advice
+):
+    source = HALVES.replace("LEFT", operands[0]).replace("RIGHT", operands[1]).replace("PRECISION", precision)
+    signature = "*fp16,*fp16,*fp32,*fp32,i32:16,i32:16"
+    both = found(tmp_path, source, signature, "BM=64", "BN=64", "BK=32")
+    assert {"dot-on-fma", "widened-operands"} & set(both) == {rule}
+    one = both[rule]
+    assert (one.severity, one.source.line) == (severity, 12)
+    assert one.advice.startswith(advice)
+    assert ("float16 in memory" in one.message, "of the MMA" in one.message) == (True, rule == "widened-operands")
+
+
+COLUMNS = """
+def columns(x, out, rows, stride, B: tl.constexpr):
+    c = tl.program_id(0)
+    total = 0.0
+    for r in range(0, 8192, B):
+        i = r + tl.arange(0, B)
+        total += tl.sum(tl.exp(tl.load(x + AT).to(tl.float32)))
+    for r in range(0, 8192, B):
+        i = r + tl.arange(0, B)
+        tl.store(out + AT, tl.exp(tl.load(x + AT).to(tl.float32)) / total)
+"""
+
+
+@pytest.mark.parametrize(("at", "kept"), [("i * stride + c", False), ("c * stride + i", True)])
+def test_a_column_is_not_to_be_kept_in_registers_with_those_beside_it(tmp_path, at, kept):
+    """Of which each CTA has to load 16: a sector has so many."""
+    one = found(tmp_path, COLUMNS.replace("AT", at), "*fp16,*fp16,i32,i32:16", "B=1024")["redundant-load"]
+    assert ("one tile of 8192 elements hold the whole row in registers" in one.advice) == kept

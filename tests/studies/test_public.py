@@ -7,6 +7,7 @@ import torch
 
 from kperf.bench import turns
 from kperf.errors import UsageError
+from kperf.record.files import write_sections
 from kperf.record.store import RecordStore
 from kperf.studies import followed, public, sped_up
 from kperf.studies.public_rows import ROWS
@@ -141,11 +142,11 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
         "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"
     ]  # fmt: skip
     assert lines[9] == (
-        "| `twice` (some/package, src/norm.py:7) | too-few-warps, medium | num_warps=8 | 8 x 8 | 2.0000 | 1.0000 "
-        "| 1.3 x (1 to 3) | 2.00 x (2.00 to 2.00) | within tolerance |"
+        "| `twice` (some/package 0123456789, src/norm.py:7) | too-few-warps, medium | num_warps=8 | 8 x 8 | 2.0000 "
+        "| 1.0000 | 1.3 x (1 to 3) | 2.00 x (2.00 to 2.00) | within tolerance |"
     )
     assert "| none | num_warps=8 | 8 x 8; the kernel alone | 2.0000 | 1.9000 |" in lines[12]
-    assert lines[15:] == ["", "Commits:", "", "- some/package 0123456789ab"]
+    assert len(lines) == 15
     public.run(console, tmp_path, None)
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
@@ -174,7 +175,7 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         row(name="d", kernel="ours", rule="", changed=1.0),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    lines = sped_up.markdown(tmp_path / "h200").splitlines()
+    lines = sped_up.markdown(tmp_path / "h200", 1).splitlines()
     assert lines[:4] == [
         "Recorded on NVIDIA H200, 2026-11-23.",
         "",
@@ -187,14 +188,14 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         "1 of the 2 kernels that become at least 10% faster."
     )
     assert lines[8:11] == [
-        "| `unknown` (some/package, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
+        "| `unknown` (some/package ab12, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
         "| 4.00 x (4.00 to 4.00) | equal bits |",
         "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
         "| too-few-warps (medium, line 8) | 8 x 8 | 2.00 x (2.00 to 2.00) | equal bits |",
-        "| `too_late` (some/package, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
+        "| `too_late` (some/package 0123456789, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
         "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
     ]
-    assert lines[11:] == ["", "Commits:", "", "- some/package 0123456789ab", "- some/package ab12"]
+    assert len(lines) == 11
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     shown = console.export_text()
@@ -212,7 +213,7 @@ def test_the_page_says_what_rules_named_before_they_were_changed(tmp_path):
         for day, rows in runs:
             changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
             writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
-    lines = sped_up.markdown(tmp_path / "h200").splitlines()
+    lines = sped_up.markdown(tmp_path / "h200", 1).splitlines()
     assert lines[2:4] == [
         "- When each kernel was first measured, kperf's first or second finding named the faults of 0 of 2 kernels.",
         "- When each kernel was last measured, kperf's first or second finding named the faults of 1 of 2 kernels.",
@@ -233,7 +234,7 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         row(name="ours", kernel="by_hand", changed=0.1),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    lines = followed.markdown(tmp_path / "h200").splitlines()
+    lines = followed.markdown(tmp_path / "h200", 1).splitlines()
     assert lines[2:5] == [
         "- 3 of the 4 kernels were changed by their findings, some in two ways: 4 changes. By the 95% intervals of "
         "their gains, 2 make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), and 0 do "
@@ -245,8 +246,8 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         "as their authors did.",
     ]
     assert lines[8] == (
-        "| `second` (some/package, src/norm.py:7) | float64 | also: float32 | 8.00 x (8.00 to 8.00) | 4.00 x "
-        "| equal bits |"
+        "| `second` (some/package 0123456789, src/norm.py:7) | float64 | also: float32 | 8.00 x (8.00 to 8.00) "
+        "| 4.00 x | equal bits |"
     )
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:]] == ["second", "wrong", "first", "loses"]
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
@@ -266,8 +267,34 @@ def test_a_change_that_follows_findings_keeps_its_rule(tmp_path, console, gpu, m
 
 def test_a_record_of_our_changes_alone_has_no_page_of_others(tmp_path):
     kept(RecordStore(tmp_path / "h200", "public", ROWS), [row()])
-    assert sped_up.markdown(tmp_path / "h200") is None
-    assert followed.markdown(tmp_path / "h200") is None
+    assert sped_up.markdown(tmp_path / "h200", 1) is None
+    assert followed.markdown(tmp_path / "h200", 1) is None
+
+
+def test_each_collection_has_a_section_of_its_own(tmp_path):
+    """A later one was measured before rules were changed because of it."""
+    named = {"faults": ["too-few-warps"], "findings": [finding("too-few-warps", 1, 2)]}
+    rows = [
+        row(name="a", kernel="first_one", **named),
+        row(name="a:1", kernel="first_one", follows="a", changed=0.5),
+        row(name="b", kernel="second_one", **named, collection=2),
+        row(name="c", kernel="second_too", faults=["float64"], collection=2),
+        row(name="ours", kernel="by_hand"),
+    ]
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
+    sections = public.sections(tmp_path / "h200")
+    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2"]
+    assert [sections["public"].count(f"`{name}`") for name in ("first_one", "by_hand")] == [0, 1]
+    assert [sections["sped-up-1"].count(f"`{name}`") for name in ("first_one", "second_one")] == [1, 0]
+    assert [sections["sped-up-2"].count(f"`{name}`") for name in ("first_one", "second_one", "second_too")] == [0, 1, 1]
+    assert "named the faults of 1 of 2 kernels" in sections["sped-up-2"]
+    page = tmp_path / "page.md"
+    page.write_text("# Others\n<!-- sped-up-2 -->\nold\n<!-- /sped-up-2 -->\n")
+    write_sections(page, sections)
+    assert page.read_text() == f"# Others\n<!-- sped-up-2 -->\n{sections['sped-up-2']}\n<!-- /sped-up-2 -->\n"
+    page.write_text("# Nothing\n")
+    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2"):
+        write_sections(page, sections)
 
 
 def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):

@@ -339,8 +339,9 @@ def _repeated_along(axis: int, dimensions: int, *, inside: bool) -> str:
 class _Row:
     """What a CTA loads twice in two loops: `elements` of it, None where that is not known.
 
-    each: registers of 32 bits for an element, with those of what else the second loop loads again. most: registers that
-    a CTA has for it. stored: elements of the result, where these are fewer; None where they are not, or not known.
+    each: registers of 32 bits for an element, with those of what else the second loop loads again, and of the elements
+    that share its sector, where these are of other CTAs now (a column of a matrix). most: registers that a CTA has.
+    stored: elements of the result, where these are fewer; None where they are not, or not known.
     """
 
     elements: int | None
@@ -382,10 +383,15 @@ def _row_of(kernel: Kernel, access: Access, again: Sequence[Access]) -> _Row | N
         stored = elements // size * max(one.tensor.size for one in stores)
     return _Row(
         elements,
-        sum(one.tensor.size * _kept_bytes(kernel, one) for one in together) / 4 / size,
+        sum(one.tensor.size * _kept_bytes(kernel, one) * _shared_by(one) for one in together) / 4 / size,
         kernel.arch.sm_registers * _PART_OF_REGISTERS,
         stored,
     )
+
+
+def _shared_by(access: Access) -> int:
+    """How many elements of a sector one CTA has to load together, for each that this one loads."""
+    return 1 if access.value.loaded or access.has_neighbours else max(1, round(1 / access.tile_sector_use))
 
 
 def _elements_of_row(kernel: Kernel, access: Access) -> int | None:

@@ -249,9 +249,10 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
 
 def _advice_of_ctas(axis: str, step: int) -> str:
     """Of CTAs that have an element of a sector each."""
+    neighbours, index = SECTOR_BYTES // step, f"tl.program_id({'xyz'.index(axis)})"
     return (
-        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along axis {axis} of the grid or more, with a "
-        f"tile whose last index takes the place of tl.program_id({'xyz'.index(axis)})"
+        f"let each CTA do the work of {neighbours} neighbours along axis {axis} of the grid, or more: {index} * "
+        f"{neighbours} + tl.arange(0, {neighbours}) as the last index of the tile, in place of {index}"
     )
 
 
