@@ -91,7 +91,7 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
     (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto takes" in line)
     kernels, mean, middle, worst = re.search(
-        r"timelines of \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst",
+        r"CTAs for \d+ of (\d+) kernels, .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst",
         line,
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst"

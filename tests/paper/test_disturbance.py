@@ -118,9 +118,9 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "norm has 40 registers and spills 0 bytes.",
         "Over the 2 kernels that can be sampled, events change the time of a launch by 11.5% on average and 20.0% at "
         "worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with sampled CTAs recorded.",
-        "By the numbers of the table, --ctas auto makes the timelines of 2 of 3 kernels from a launch with sampled "
-        "CTAs recorded, and those of 1 kernel from a launch with all CTAs recorded. Events change the time of the "
-        "launch that --ctas auto takes by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
+        "By this table, --ctas auto would choose sampled CTAs for 2 of 3 kernels, and all CTAs for 1. Events change "
+        "the time of the launch that --ctas auto takes by 2.7% on average, 3.0% in the median and 5.0% at worst "
+        "(gemm).",
         "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
         "without events.",
         "kperf recorded all CTAs of the 1 kernel that cannot be sampled in two runs. The time of a launch with events, "
@@ -154,7 +154,7 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
     changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
     sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
     (line,) = [line for line in disturbance.sentences([made(**changed), made(**sample)]) if "--ctas auto" in line]
-    assert f"makes the timelines of {reads} of 1 kernels from a launch with sampled CTAs recorded" in line
+    assert f"would choose sampled CTAs for {reads} of 1 kernels" in line
     assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 
