@@ -195,7 +195,8 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     last = [row for row in rows if row.faults]
     text = " ".join(PAGES["README.md"].split())
     assert (
-        f"named what made {sped_up.named(first.values())} of [{len(first)} public kernels](docs/sped_up.md) slow" in text
+        f"named what made {sped_up.named(first.values())} of [{len(first)} public kernels](docs/sped_up.md) slow"
+        in text
     )
     assert f"now it names {sped_up.named(last)} of the {len(last)}" in text
     faster = sum(map(public_rows.is_faster, last))

@@ -112,7 +112,9 @@ def _scaled(kernel: Kernel, product: Operation, summed: int) -> int | None:
         if maker is None:
             continue
         types = tensor_types(maker.rest.rpartition(" : ")[2])
-        if maker.name == "tt.splat" or (maker.name == "tt.broadcast" and types and types[0].shape[summed] == 1):
+        if maker.name in ("tt.splat", "arith.constant") or (
+            maker.name == "tt.broadcast" and types and types[0].shape[summed] == 1
+        ):
             return 1 - place
     return None
 

@@ -256,3 +256,41 @@ GENERAL = "use smaller tiles, or let several CTAs share one sum (split-K)"
 def test_few_ctas_are_split_in_the_way_that_fits_the_kernel(tmp_path, launch, advice):
     written = found(tmp_path, SPLITS + launch)["launch-too-small"].advice
     assert written.partition("; 16 CTAs fit")[0] == f"launch {advice}"
+
+
+TABLE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def first_of_pages(table, lengths, out, stride, PAGE: tl.constexpr, B: tl.constexpr):
+    row = tl.program_id(0)
+    pages = tl.load(lengths + row) // PAGE
+    for start in range(0, pages, B):
+        i = start + tl.arange(0, B)
+        page = tl.load(table + row * stride * PAGE + i * PAGE, mask=i < pages) // PAGE
+        tl.store(out + row * stride + i, page, mask=i < pages)
+
+table = torch.empty(ROWS, LENGTH, device="cuda", dtype=torch.int32)
+lengths = torch.empty(ROWS, device="cuda", dtype=torch.int32)
+out = torch.empty(ROWS, LENGTH // 64, device="cuda", dtype=torch.int32)
+first_of_pages[(ROWS,)](table, lengths, out, LENGTH // 64, 64, 64)
+"""
+
+
+@pytest.mark.parametrize(("length", "severity"), [(1 << 18, "high"), (1 << 13, None)])
+def test_one_cta_that_walks_through_a_long_table_is_too_few(tmp_path, length, severity):
+    """However many take its part, the launch stays, and the estimate has it. A short table is one CTA's work."""
+    one = found(tmp_path, TABLE.replace("ROWS", "1").replace("LENGTH", str(length))).get("launch-too-small")
+    assert (one and one.severity) == severity
+    if one is not None:
+        assert one.message == "1 CTA leaves 131 of 132 SMs without work"
+        assert 5 < one.estimate.speedup < 10 < 132**0.65
+
+
+def test_a_scan_of_one_cta_is_not_to_be_shared(tmp_path):
+    """Each iteration stores what it computes of what the last one computed."""
+    scan = TABLE.replace("    for start", "    total = 0.0\n    for start")
+    scan = scan.replace("        tl.store(", "        total = total * 0.5 + 1.0\n        tl.store(").replace(
+        "i, page,", "i, page + total,"
+    )
+    assert "launch-too-small" not in found(tmp_path, scan.replace("ROWS", "1").replace("LENGTH", str(1 << 18)))

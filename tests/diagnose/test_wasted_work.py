@@ -601,16 +601,16 @@ def gemm_of_halves(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.
         acc = tl.dot(LEFT, RIGHT, acc, input_precision="PRECISION")
     tl.store(c + rm[:, None] * N + rn[None, :], acc)
 """
-_WIDE, _SCALED = ("x.to(tl.float32)", "y.to(tl.float32)"), ("x.to(tl.float32)", "y * tl.load(s + rn)[None, :]")
+_WIDE, _FLOAT = ("x.to(tl.float32)", "y.to(tl.float32)"), ("x.to(tl.float32)", "y + tl.load(s + rn)[None, :]")
 
 
 @pytest.mark.parametrize(
     ("operands", "precision", "rule", "severity", "advice"),
     [
         (_WIDE, "ieee", "dot-on-fma", "high", "give tl.dot the float16 operands without a conversion"),
-        (_SCALED, "ieee", "dot-on-fma", "high", "if float16 is precise enough, convert the other operand to float16"),
+        (_FLOAT, "ieee", "dot-on-fma", "high", "if float16 is precise enough, convert the other operand to float16"),
         (_WIDE, "tf32", "widened-operands", "high", "give tl.dot the float16 operands without a conversion"),
-        (_SCALED, "tf32", "widened-operands", "medium", "if float16 is precise enough, convert the other operand"),
+        (_FLOAT, "tf32", "widened-operands", "medium", "if float16 is precise enough, convert the other operand"),
     ],
 )
 def test_halves_that_are_widened_for_units_that_are_no_tensor_cores_are_one_finding(
@@ -644,3 +644,68 @@ def test_a_column_is_not_to_be_kept_in_registers_with_those_beside_it(tmp_path, 
     """Of which each CTA has to load 16: a sector has so many."""
     one = found(tmp_path, COLUMNS.replace("AT", at), "*fp16,*fp16,i32,i32:16", "B=1024")["redundant-load"]
     assert ("one tile of 8192 elements hold the whole row in registers" in one.advice) == kept
+
+
+_MIXED = "*fp16,*i8,*fp32,*fp32,i32:16,i32:16"
+_SCALES = "tl.load(s + rn)[None, :]"
+
+
+@pytest.mark.parametrize(
+    ("types", "operands", "severity", "message", "advice"),
+    [
+        (
+            _MIXED,
+            ("x.to(tl.float32)", f"y.to(tl.float32) * {_SCALES}"),
+            "high",
+            "the operands of the MMA are float16 and int8 in memory",
+            "convert the int8 operand to float16, which is exact, and give tl.dot both; multiply its result by",
+        ),
+        (
+            "*fp8e4nv,*fp8e4nv,*fp32,*fp32,i32:16,i32:16",
+            ("x.to(tl.float32) * tl.load(s + rm)[:, None]", f"y.to(tl.float32) * {_SCALES}"),
+            "medium",
+            "both operands of the MMA are fp8 in memory, and are converted to float32 before the MMA",
+            "give tl.dot the fp8 operands, which it sums in float32",
+        ),
+        (_MIXED, ("x.to(tl.float32)", "y.to(tl.float32) * tl.load(s + rk)[:, None]"), "medium", "an operand", "if fl"),
+        (
+            "*fp16,*fp16,*fp32,*fp32,i32:16,i32:16",
+            ("x.to(tl.float32)", "(y.to(tl.float32) * 0.25)"),
+            "high",
+            "both operands of the MMA are float16",
+            "give tl.dot the float16 operands without a conversion: tl.dot sums in float32 anyway; multiply its result",
+        ),
+    ],
+)  # fmt: skip
+def test_scales_that_are_the_same_along_the_sum_come_after_it(tmp_path, types, operands, severity, message, advice):
+    """A scale for each number that is summed cannot."""
+    source = HALVES.replace("LEFT", operands[0]).replace("RIGHT", operands[1]).replace("PRECISION", "tf32")
+    one = found(tmp_path, source, types, "BM=64", "BN=64", "BK=32")["widened-operands"]
+    assert one.severity == severity
+    assert one.message.startswith(message)
+    assert one.advice.startswith(advice)
+
+
+PACKED = """
+def unpacked(q, out, stride, X: tl.constexpr, Y: tl.constexpr):
+    x, y = tl.arange(0, X * 8) // GROUP, tl.program_id(0) * Y + tl.arange(0, Y)
+    bits = tl.load(q + y[:, None] * stride + x[None, :])
+    columns = tl.arange(0, X * 8)
+    tl.store(out + y[:, None] * stride * 8 + columns[None, :], (bits >> (columns[None, :] % 8) * 4) & 15)
+"""
+
+
+@pytest.mark.parametrize("group", [8, 1])
+def test_a_load_whose_neighbours_have_one_address_is_to_be_shorter(tmp_path, group):
+    one = found(tmp_path, PACKED.replace("GROUP", str(group)), "*i32,*i32,i32:16", "X=32", "Y=32").get(
+        "uncoalesced-access"
+    )
+    assert (one is not None) == (group == 8)
+    if one is not None:
+        assert one.message.endswith(
+            "that lie apart, because 8 neighbours along a dimension of the tile have one address"
+        )
+        assert one.advice == (
+            "load a tile 8 times as short along that dimension, and repeat its elements where they are used: "
+            "tl.reshape(tl.broadcast_to(x[:, :, None], (n, m, group)), (n, m * group))"
+        )

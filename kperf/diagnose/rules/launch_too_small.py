@@ -8,6 +8,7 @@ from kperf.console import agreeing
 from kperf.diagnose.accesses import Access
 from kperf.diagnose.chains import chained_loads, is_chase
 from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.loops import is_recurrence
 from kperf.diagnose.occupancy import (
     arithmetic_cycles,
     arithmetic_of_cta,
@@ -38,7 +39,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     assert kernel.grid is not None
     sms = H200.sms
     count = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-    if count < 1 or (count < 2 and not _sums_long(kernel)):
+    if count < 1 or (count < 2 and not (_sums_long(kernel) or _sweeps_long(kernel))):
         return
     loads, of_chains = max((_gain_of_chains(kernel, loop, count) for loop in kernel.main_loops), default=(0, 0.0))
     has_idle = sms / count >= MEDIUM_GAIN
@@ -46,6 +47,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return  # to split the work costs more than a few SMs give
     most = min(sms / count, _gain_of_one_pass(kernel, count))
     likely = min((sms / count) ** _LIKELY, most)
+    if count == 1:  # however many take its part, the launch stays
+        likely = (_lasting_ms(kernel) + LAUNCH_MS) / (_lasting_ms(kernel) / likely + LAUNCH_MS)
     is_hidden = of_chains > likely
     yield kernel.finding(
         RULE.id,
@@ -66,17 +69,23 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _severity(kernel: Kernel, gain: float) -> Level:
-    """Severe where the split is worth it however it is done: the sums of several CTAs may take a launch of their own.
-
-    A CTA takes at least as long as its SM for its bytes, arithmetic or MMAs.
-    """
+    """Severe where the split is worth it however it is done: the sums of several CTAs may take another launch."""
     if gain < MEDIUM_GAIN:
         return "low"
-    multiplying = sum(kernel.times(op) * mma_cycles(kernel, [op]) for op in kernel.named(*MMAS))
-    moving = max(bytes_of_cta(kernel), _share_of_swept(kernel)) / kernel.arch.memory_bytes_per_cycle
-    cycles = max(moving, arithmetic_of_cta(kernel, kernel.operations), multiplying)
-    lasting = cycles / (H200.max_mhz * 1e3)  # ms
+    lasting = _lasting_ms(kernel)
     return "high" if lasting >= SEVERE_GAIN * (lasting / gain + LAUNCH_MS) else "medium"
+
+
+def _lasting_ms(kernel: Kernel) -> float:
+    """A CTA takes at least as long as its SM for its bytes, arithmetic or MMAs."""
+    multiplying = sum(kernel.times(op) * mma_cycles(kernel, [op]) for op in kernel.named(*MMAS))
+    cycles = max(_moving(kernel), arithmetic_of_cta(kernel, kernel.operations), multiplying)
+    return cycles / (H200.max_mhz * 1e3)
+
+
+def _moving(kernel: Kernel) -> float:
+    """Cycles that an SM takes for the bytes of a CTA."""
+    return max(bytes_of_cta(kernel), _share_of_swept(kernel)) / kernel.arch.memory_bytes_per_cycle
 
 
 def _share_of_swept(kernel: Kernel) -> float:
@@ -123,6 +132,13 @@ def _sums_long(kernel: Kernel) -> bool:
     """Whether a loop multiplies in many iterations, which CTAs can share. One CTA is enough for a last small sum."""
     loops = [loop for loop in kernel.main_loops if any(op.name in MMAS for op in own(loop))]
     return any((kernel.iterations(loop) or 0) >= _LONG for loop in loops)
+
+
+def _sweeps_long(kernel: Kernel) -> bool:
+    """Whether a loop that several CTAs could share moves bytes for several times as long as a launch takes."""
+    loops = [loop for loop in kernel.main_loops if not (is_recurrence(loop) or is_chase(loop))]
+    multiplies = any(True for _ in kernel.named(*MMAS))
+    return bool(loops) and not multiplies and _moving(kernel) >= SEVERE_GAIN * LAUNCH_MS * H200.max_mhz * 1e3
 
 
 def _gain_of_one_pass(kernel: Kernel, count: int) -> float:

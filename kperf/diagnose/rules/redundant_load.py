@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kperf.arch import (
     H200,
@@ -36,6 +35,7 @@ from kperf.diagnose.operations import (
 )
 from kperf.diagnose.options import with_option
 from kperf.diagnose.pointers import name_of, names_of
+from kperf.diagnose.repetitions import of_repetitions, repetitions
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
@@ -47,8 +47,6 @@ _SMALL = 256
 """Elements: a few numbers come from the cache."""
 _TIMES = 8
 """Of one address in a tile."""
-_LETTERS = ("n", "m")
-"""Lengths of a tile in code."""
 _MOST = 1.5
 _CACHED = 1.3
 """Of a load whose bytes a cache gives again."""
@@ -245,8 +243,7 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
     computes stays. So the likely gain is the root of the cycles with the repetitions over those without: it is 1.2 and
     1.4 for two kernels with 4-bit weights of which 1.3 and 0.98 were measured (H100).
     """
-    addresses, counts = np.unique(access.value.numbers, return_counts=True)
-    times = int(counts.min())  # strides of a few elements make some indices meet, those of a window
+    addresses, times = repetitions(access)
     loops = loops_around(access.operation)
     if not loops or times < _TIMES or access.value.loaded or access.value.scattered:
         return
@@ -262,77 +259,18 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
     gain = (computed + loaded) / max(computed + loaded - saved, 1)
     if gain < MEDIUM_GAIN:
         return
-    why, advice = _repeats(access, times)
+    why, advice = of_repetitions(access, times)
     yield kernel.finding(
         RULE.id,
         access.operation,
         "medium",
-        f"each iteration loads {len(addresses)} {agreeing(len(addresses), 'number', 'numbers')} of "
-        f"{name_of(access.value, kernel)} {times} times{agreeing(len(addresses), '', ' each')}: {why}",
+        f"each iteration loads {addresses} {agreeing(addresses, 'number', 'numbers')} of "
+        f"{name_of(access.value, kernel)} {times} times{agreeing(addresses, '', ' each')}: {why}",
         advice,
-        {"addresses": len(addresses), "elements": access.tensor.size},
+        {"addresses": addresses, "elements": access.tensor.size},
         confidence="medium",
         estimate=(gain**0.5, 0.9, gain),
     )
-
-
-def _repeats(access: Access, times: int) -> tuple[str, str]:
-    """Why a tile has each of its addresses many times, and what to do.
-
-    One of its indices does not count; or neighbours along a dimension are a group, as eight 4-bit numbers in 32 bits;
-    or an index is taken modulo less than the tile's length.
-    """
-    numbers = access.value.numbers
-    if any(length > 1 and not np.diff(numbers, axis=axis).any() for axis, length in enumerate(numbers.shape)):
-        return (
-            "the tile's other index does not change the address",
-            "load each number once, as a row or a column, and broadcast this row or column where it is used",
-        )
-    for axis, length in enumerate(numbers.shape):
-        which = ("rows", "columns")[axis] if numbers.ndim == len(_LETTERS) else "elements"
-        period = len(np.unique(np.moveaxis(numbers, axis, 0).reshape(length, -1), axis=0))
-        if numbers.ndim > len(_LETTERS) or period * times > length:
-            continue
-        if length % times == 0 and _are_groups(numbers, axis, times):
-            return (
-                f"{times} neighbours along a dimension of the tile have one address",
-                f"load a tile {times} times as short along that dimension, and repeat its elements where they are "
-                f"used: {_repeated_along(axis, numbers.ndim, inside=True)}",
-            )
-        if _comes_again(numbers, axis, period):
-            repeat = _repeated_along(axis, numbers.ndim, inside=False)
-            return (
-                f"every {period} {which} of the tile have the same addresses again",
-                f"if no result of the {which} beyond the first {period} is stored, mask these {which} in place of the "
-                "modulo"
-                + (f"; else load {period} {which}, and repeat them where they are used: {repeat}")
-                * (length % period == 0),
-            )
-    return "equal addresses lie in many places of the tile", "load each number once, and repeat it where it is used"
-
-
-def _are_groups(numbers: NDArray[np.int64], axis: int, group: int) -> bool:
-    """Whether along a dimension each group of neighbours has one address."""
-    first = np.repeat(np.take(numbers, range(0, numbers.shape[axis], group), axis=axis), group, axis=axis)
-    return np.array_equal(first, numbers)
-
-
-def _comes_again(numbers: NDArray[np.int64], axis: int, period: int) -> bool:
-    """Whether along a dimension the addresses are those of so many places before."""
-    along = np.moveaxis(numbers, axis, 0)
-    return np.array_equal(along[period:], along[:-period])
-
-
-def _repeated_along(axis: int, dimensions: int, *, inside: bool) -> str:
-    """The code that repeats a tile along a dimension: each element beside itself, or the whole tile behind itself."""
-    letters = _LETTERS[:dimensions]
-    new = axis + inside
-    index, shape = [":"] * dimensions, list(letters)
-    index.insert(new, "None")
-    shape.insert(new, "group")
-    longer = [f"{letter} * group" if place == axis else letter for place, letter in enumerate(letters)]
-    ended = f"({', '.join(longer)}{',' * (dimensions == 1)})"
-    return f"tl.reshape(tl.broadcast_to(x[{', '.join(index)}], ({', '.join(shape)})), {ended})"
 
 
 @dataclass(frozen=True)

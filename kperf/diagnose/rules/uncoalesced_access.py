@@ -15,6 +15,7 @@ from kperf.diagnose.lines import frame_of, lines_of
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.operations import LOADS, STORES, loops_around, own
 from kperf.diagnose.pointers import tensor_of
+from kperf.diagnose.repetitions import of_repetitions, repetitions
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.strides import descriptor_in_parts, next_cta, unless_one
 from kperf.diagnose.sweeps import fits_l1, swept_by
@@ -311,12 +312,16 @@ def _beside(kernel: Kernel, access: Access) -> list[Access]:
 
 
 def _advice(kernel: Kernel, access: Access) -> str:
+    if (again := _again(access)) is not None:
+        return again[1]
     if access.contiguous is not None:
         return _advice_of_rows(kernel, access, access.contiguous)
     if not _from_memory(kernel, access) and len(access.tensor.shape) == 1 and not _distance(access):
-        if access.operation.name in STORES:
-            return "permute the elements with tl.gather, and store them in the order of memory"
-        return "load the elements in the order of memory, and permute them with tl.gather"
+        return (
+            "permute the elements with tl.gather, and store them in the order of memory"
+            if access.operation.name in STORES
+            else "load the elements in the order of memory, and permute them with tl.gather"
+        )
     parts = _distance(access)
     if not 2 <= parts <= _PARTS:
         if _is_transposed(kernel, access):
@@ -426,7 +431,15 @@ def _apart_in_words(kernel: Kernel, access: Access) -> str:
     """How far, where it is the length of a record: the values take a large number for an unknown stride."""
     apart = _distance(access)
     far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
-    return f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
+    words = f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
+    return words if (again := _again(access)) is None else f"{words}, because {again[0]}"
+
+
+def _again(access: Access) -> tuple[str, str] | None:
+    """Why a load has each of its addresses several times, so that the compiler sees none beside another, and advice."""
+    addresses, times = repetitions(access)
+    several = 1 < times < access.tensor.size and addresses > 1
+    return of_repetitions(access, times) if several and access.operation.name in LOADS else None
 
 
 def _verb(access: Access) -> str:
