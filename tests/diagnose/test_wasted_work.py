@@ -709,3 +709,25 @@ def test_a_load_whose_neighbours_have_one_address_is_to_be_shorter(tmp_path, gro
             "load a tile 8 times as short along that dimension, and repeat its elements where they are used: "
             "tl.reshape(tl.broadcast_to(x[:, :, None], (n, m, group)), (n, m * group))"
         )
+
+
+SCORES = """
+def scores(k, q, out, stride, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    m, n, d = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, D)
+    queries = tl.load(q + n[None, :] * D + d[:, None])
+    for start in range(0, stride, BM):
+        keys = tl.load(k + (start + m)[:, None] * D + d[None, :])
+        tl.store(out + (start + m)[:, None] * BN + n[None, :], tl.dot(keys, queries))
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"), [(1, "1 column, and Triton takes wgmma from 16 on"), (8, "8 columns, and"), (16, None)]
+)
+def test_a_tile_of_few_columns_is_to_have_more(tmp_path, columns, why):
+    one = found(tmp_path, SCORES, "*bf16,*bf16,*fp32,i32:16", "BM=128", f"BN={columns}", "D=64").get("wgmma-unused")
+    assert (one is not None) == (why is not None)
+    if one is not None:
+        assert f"its tile has {why}" in one.message
+        assert one.advice.startswith("let a CTA multiply 16 columns at once, which takes little longer: those of CTAs")
+        assert one.severity == "medium"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kperf.arch import H200, SM_90A
+from kperf.console import agreeing
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.operations import LOADS, TMA_LOADS, loops_around, mma_element, mma_shape
 from kperf.diagnose.options import scaled, with_option
@@ -18,6 +19,8 @@ from kperf.trace.analyze.finding import Finding, Level
 
 _ROWS = 64
 """Of a wgmma (PTX ISA, "wgmma.mma_async")."""
+_COLUMNS = 16
+"""From which on Triton takes wgmma (3.6, compiled): an MMA itself has at least 8 columns."""
 _SMALL = 64 * 64
 """Elements of a tile that keeps the tensor cores waiting for its operands either way."""
 _WARPS = 4
@@ -64,6 +67,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             advice = (
                 f"use tiles of {_ROWS} or 128 rows; if the problem has few rows, swap the operands (compute the "
                 "transpose)"
+            )
+        elif columns < _COLUMNS:
+            severity = "medium"
+            why = f"its tile has {columns} {agreeing(columns, 'column', 'columns')}, and Triton takes wgmma from {_COLUMNS} on"
+            advice = (
+                f"let a CTA multiply {_COLUMNS} columns at once, which takes little longer: those of CTAs that load the "
+                "same first operand, or of later iterations"
             )
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
