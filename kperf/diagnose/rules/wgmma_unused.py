@@ -70,10 +70,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
         elif columns < _COLUMNS:
             severity = "medium"
-            why = f"its tile has {columns} {agreeing(columns, 'column', 'columns')}, and Triton takes wgmma from {_COLUMNS} on"
+            number = f"{columns} {agreeing(columns, 'column', 'columns')}"
+            why = f"its tile has {number}, and Triton takes wgmma from {_COLUMNS} on"
             advice = (
-                f"let a CTA multiply {_COLUMNS} columns at once, which takes little longer: those of CTAs that load the "
-                "same first operand, or of later iterations"
+                f"let a CTA multiply {_COLUMNS} columns at once, which takes little longer: those of CTAs that load "
+                "the same first operand, or of later iterations"
             )
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
