@@ -127,7 +127,7 @@ def test_what_the_artifacts_experiments_print_is_that_of_the_record():
     vanilla, improved = re.findall(r"(\d+)(?:,|$)", plot_fig11._finding(timelines))
     assert said(f"have no MMA in flight: {improved} for improved, {vanilla} for vanilla.")
     times = [lines.summary(RECORDED / gpu).numbers["trace"] for gpu in ("h100-80gb-hbm3", "h200")]
-    assert said(f"prints {times[0]:.0f} x (H100) and {times[1]:.0f} x (H200)")
+    assert said(f"{times[0]:.0f} x (H100) and {times[1]:.0f} x (H200)")
 
 
 def test_the_score_of_improved_plus_is_that_of_the_goals():
