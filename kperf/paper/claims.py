@@ -252,7 +252,7 @@ def report(console: Console, results: Path) -> list[Outcome]:
     """
     own = _own_folder(results)
     here = {gpu.uuid for gpu in visible_gpus()}
-    shown = []
+    shown: list[Outcome] = []
     for origin, whose in _WHOSE.items():
         claims = numbered(origin)
         for folder in [own] if own else recorded_folders(results):
@@ -266,10 +266,8 @@ _WHOSE: dict[Origin, str] = {"ours": "our goals", "paper": "the paper's claims"}
 """In the order in which they are printed."""
 
 
-def _print_table(
-    console: Console, outcomes: Mapping[str, Outcome], whose: str, gpu: str, here: Container[str]
-) -> None:
-    """A row for each that is recorded, and how many are not. outcomes: by number. here: UUIDs of this machine's cards."""
+def _print_table(console: Console, outcomes: Mapping[str, Outcome], whose: str, gpu: str, here: Container[str]) -> None:
+    """A row for each that is recorded, and which are not. here: UUIDs of this machine's cards."""
     value = Column("our value (95 % interval)", no_wrap=True)
     title = f"{whose}, measured on {gpu} GPUs"
     table = Table("claim", "expected", value, "verdict", "recorded (UTC)", title=title, title_justify="left")
