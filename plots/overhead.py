@@ -42,7 +42,7 @@ def figure(costs: Sequence[KernelCost], choices: Mapping[str, Sequence[Cost]], w
         made,
         [
             "Time of the instrumented over the original kernel, interleaved, less 1: with all events; ticks: of passes "
-            "with a few events each. Bold: the paper's four kernels, as far as they are ours. Right: other ways to "
+            "with a few events each. Bold: our versions of the paper's four kernels. Right: other ways to "
             "trace both schedules of attention; hollow bars order their instructions otherwise than the original."
         ],
     )

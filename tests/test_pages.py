@@ -66,3 +66,8 @@ def test_targets_of_make_exist(page):
         for word in settings.sub("", max(block, key=len)).removeprefix("make ").split():
             if re.fullmatch(r"[a-z][a-z0-9-]*", word):
                 assert word in targets, f"{page}: there is no make {word}"
+
+
+def test_the_appendix_fits_two_printed_pages():
+    """With its tables, so many words print as two pages at 10 points; reviewers read no more than two."""
+    assert len(PAGES["artifact.md"].split()) <= 1150

@@ -239,35 +239,45 @@ def _evaluate(claim: Claim, folder: Path, summary: Callable[[str], Summary]) -> 
     return _speedup(claim, folder)
 
 
+def numbered(origin: Origin) -> dict[str, Claim]:
+    """The claims of the paper (C1, C2 ...) or our goals (G1, G2 ...) by the numbers that the pages give them."""
+    of_origin = [claim for claim in read_claims() if claim.origin == origin]
+    return {f"{_LETTER[origin]}{number}": claim for number, claim in enumerate(of_origin, 1)}
+
+
 def report(console: Console, results: Path) -> list[Outcome]:
-    """Print the table of `make claims`, of this machine's GPU or of each that is recorded; returns what they showed."""
+    """Print the tables of `make claims`, of this machine's GPU or of each that is recorded; returns what they showed.
+
+    The paper's claims are last: that is where a reader of the console looks first.
+    """
     own = _own_folder(results)
     here = {gpu.uuid for gpu in visible_gpus()}
-    shown = []
-    for folder in [own] if own else recorded_folders(results):
-        outcomes = evaluate_all(read_claims(), folder)
-        for origin, whose in _WHOSE.items():
-            of_origin = [outcome for outcome in outcomes if outcome.claim.origin == origin]
-            _print_table(console, of_origin, whose, gpu_in_words(folder.name), here)
-        shown += outcomes
+    shown: list[Outcome] = []
+    for origin, whose in _WHOSE.items():
+        claims = numbered(origin)
+        for folder in [own] if own else recorded_folders(results):
+            outcomes = dict(zip(claims, evaluate_all([*claims.values()], folder), strict=True))
+            _print_table(console, outcomes, whose, gpu_in_words(folder.name), here)
+            shown += outcomes.values()
     return shown
 
 
-_WHOSE = {"paper": "the paper's claims", "ours": "our goals"}
+_WHOSE: dict[Origin, str] = {"ours": "our goals", "paper": "the paper's claims"}
+"""In the order in which they are printed."""
 
 
-def _print_table(console: Console, outcomes: Sequence[Outcome], whose: str, gpu: str, here: Container[str]) -> None:
-    """A row for each that is recorded, and how many are not. here: UUIDs of this machine's cards."""
+def _print_table(console: Console, outcomes: Mapping[str, Outcome], whose: str, gpu: str, here: Container[str]) -> None:
+    """A row for each that is recorded, and which are not. here: UUIDs of this machine's cards."""
     value = Column("our value (95 % interval)", no_wrap=True)
     title = f"{whose}, measured on {gpu} GPUs"
     table = Table("claim", "expected", value, "verdict", "recorded (UTC)", title=title, title_justify="left")
-    known = [outcome for outcome in outcomes if outcome.value is not None]
-    for outcome in known:
-        recorded = outcome.provenance.in_words(here)
-        table.add_row(outcome.claim.statement, expected(outcome.claim), ours(outcome), outcome.verdict, recorded)
+    known = {number: outcome for number, outcome in outcomes.items() if outcome.value is not None}
+    for number, outcome in known.items():
+        claim, recorded = outcome.claim, outcome.provenance.in_words(here)
+        table.add_row(f"{number}: {claim.statement}", expected(claim), ours(outcome), outcome.verdict, recorded)
     console.print(table)
-    if len(known) < len(outcomes):
-        console.print(f"not recorded on {gpu} GPUs, or not whole: {len(outcomes) - len(known)} more of {whose}")
+    if missing := [number for number in outcomes if number not in known]:
+        console.print(f"not recorded on {gpu} GPUs, or not whole: {_span(missing)} of {whose}")
 
 
 def expected(claim: Claim) -> str:
@@ -295,7 +305,7 @@ _EXPECTED = {"paper": "the paper's", "ours": "goal"}
 """Over the column of what is expected."""
 
 _LETTER = {"paper": "C", "ours": "G"}
-"""Before the number of a claim on a page: C1, G12."""
+"""Before the number of a claim: C1, G12."""
 
 _FOLDER = "results/<gpu>"
 
@@ -306,9 +316,8 @@ def markdown(results: Path, origin: Origin) -> str:
     There is a column for each GPU on which any of these claims is recorded, ordered by the folder's name. A second
     table has a row a command: its claims, its run time and hardware, its output, and the days of its records.
     """
-    claims = [claim for claim in read_claims() if claim.origin == origin]
-    numbered = {f"{_LETTER[origin]}{number}": claim for number, claim in enumerate(claims, 1)}
-    of_gpus = {folder.name: evaluate_all(claims, folder) for folder in sorted(recorded_folders(results))}
+    claims = numbered(origin)
+    of_gpus = {folder.name: evaluate_all([*claims.values()], folder) for folder in sorted(recorded_folders(results))}
     known = {
         gpu_in_words(folder): outcomes
         for folder, outcomes in of_gpus.items()
@@ -317,9 +326,9 @@ def markdown(results: Path, origin: Origin) -> str:
     head = ["claim", _EXPECTED[origin], *(f"ours on {gpu}: verdict" for gpu in known)]
     rows = [
         [f"{number}: {claim.statement}", expected(claim), *map(_judged, outcomes)]
-        for (number, claim), *outcomes in zip(numbered.items(), *known.values(), strict=True)
+        for (number, claim), *outcomes in zip(claims.items(), *known.values(), strict=True)
     ]
-    return "\n".join([*md.table(head, rows), "", *_commands(numbered, known)])
+    return "\n".join([*md.table(head, rows), "", *_commands(claims, known)])
 
 
 def _judged(outcome: Outcome) -> str:

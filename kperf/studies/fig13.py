@@ -30,7 +30,7 @@ PAPER_MEAN, PAPER_WORST = 0.082, 0.15
 PAPER_CYCLES = 33
 """That the paper gives for one record."""
 FIG13 = ("gemm_2_stages", "gemm_3_stages", "vanilla", "improved")
-"""The paper's four kernels, as far as they are ours: GEMM with software pipelining, and both schedules of attention."""
+"""Our versions of the paper's four kernels: GEMM with software pipelining, and both schedules of attention."""
 GOALS = {1: 0.05, 2: 0.03}
 """One pass in the mean; every one of several."""
 
@@ -210,10 +210,10 @@ def sentences(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
     lines = []
     if means:
         lines.append(
-            f"The paper's four kernels, as far as they are ours ({', '.join(FIG13)}): {means['fig13 mean']:.1%} on "
+            f"Our versions of the paper's four kernels ({', '.join(FIG13)}): {means['fig13 mean']:.1%} on "
             f"average, {means['fig13 worst']:.1%} at most, where the paper has {PAPER_MEAN:.1%} and below "
-            f"{PAPER_WORST:.0%}. An event of theirs adds {means['cycles a record']:.0f} cycles to its CTA in the "
-            f"median, where the paper has {PAPER_CYCLES} for the event itself."
+            f"{PAPER_WORST:.0%}. A CTA takes {means['cycles a record']:.0f} cycles longer for each event of a warp, in "
+            f"the median; the paper's {PAPER_CYCLES} cycles are those of the event's own instructions."
         )
     if costs:
         mean, most = statistics.fmean(single), max(costs, key=lambda cost: cost.ratio)

@@ -33,7 +33,7 @@ from kperf.report.samples import Place
 from kperf.report.samples import Samples as ReportedSamples
 from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import Tree, read_tree
-from kperf.studies.records import Common, Row, measured_or_recorded, newest
+from kperf.studies.records import Common, Row, measured_or_recorded, newest, stamp
 from kperf.studies.sampled import KERNELS
 
 LAUNCHES = 20
@@ -123,8 +123,9 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
     rows = as_taken(shown.rows)
     for profiler, kernel in _sampled(rows):
         console.print(annotated(rows, profiler, kernel))
-    page = shown.folder / "lines.html"
-    write_atomically(page, html_page(rows, shown.stamp))
+    page = shown.folder / "lines.html"  # versioned: the same bytes whether the rows were measured now or before
+    of_record = stamp(RecordStore(shown.folder, "lines", ROWS), shown.rows, "recorded")
+    write_atomically(page, html_page(rows, of_record))
     console.print(f"written: {page}")
     announce(console, draw(rows, shown.stamp, shown.folder / "lines"), shown.stamp)
 

@@ -11,7 +11,7 @@ from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import claims, fig12
-from kperf.paper.claims import Outcome, evaluate, expected, markdown, ours, read_claims, report
+from kperf.paper.claims import Outcome, evaluate, expected, markdown, numbered, ours, read_claims, report
 from kperf.record.machine import Gpu
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
@@ -269,7 +269,7 @@ def printed(results):
     console = WholeConsole(width=400, file=io.StringIO(), record=True)
     report(console, results)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
-    return {row[0]: row for row in rows if row}
+    return {row[0].partition(": ")[2]: row for row in rows if row}
 
 
 @pytest.mark.parametrize(
@@ -367,21 +367,28 @@ def test_the_command_prints_each_claim_with_the_numbers_of_each_gpu(tmp_path):
     shown = kperf("claims", "--results", tmp_path, COLUMNS="400").stdout
     for gpu in ("h200", "a100"):
         on = f"measured on {gpu.upper()} GPUs"
-        printed = shown.partition(f"the paper's claims, {on}")[2].partition("the paper's claims,")[0]
-        of_the_paper, _, our_goals = printed.partition(f"our goals, {on}")
-        missing = {"the paper's claims": 0, "our goals": 0}
-        for claim in read_claims():
-            outcome = evaluate(claim, tmp_path / gpu)
-            recorded = outcome.provenance.in_words()
-            row = []
-            if outcome.value is not None:
-                row = [claim.statement, expected(claim), ours(outcome), outcome.verdict, recorded]
-            lines = (of_the_paper if claim.origin == "paper" else our_goals).splitlines()
-            assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
-            missing["the paper's claims" if claim.origin == "paper" else "our goals"] += outcome.value is None
-        for whose, number in missing.items():
-            line = f"not recorded on {gpu.upper()} GPUs, or not whole: {number} more of {whose}"
-            assert (line in printed) == (number > 0)
+        for origin, whose in (("paper", "the paper's claims"), ("ours", "our goals")):
+            lines = re.split(r"(?:our goals|the paper's claims), measured", shown.partition(f"{whose}, {on}")[2])[0]
+            for number, claim in numbered(origin).items():
+                outcome = evaluate(claim, tmp_path / gpu)
+                recorded = outcome.provenance.in_words()
+                row = []
+                if outcome.value is not None:
+                    row = [f"{number}: {claim.statement}", expected(claim), ours(outcome), outcome.verdict, recorded]
+                rows = [line.split("│")[1:-1] for line in lines.splitlines() if f"{claim.statement} " in line]
+                assert [cell.strip() for cells in rows for cell in cells] == row
+    assert "not recorded on A100 GPUs, or not whole: C1, C2, C6 to C10 of the paper's claims" in shown
+    assert "not recorded on H200 GPUs, or not whole: G9 of our goals" in shown
+    assert shown.rindex("our goals, measured") < shown.index("the paper's claims, measured")
+
+
+def test_a_statement_names_the_claim_whose_kernels_it_means():
+    of_number = numbered("paper") | numbered("ours")
+    named = {number for claim in read_claims() for number in re.findall(r"\b[CG]\d+", claim.statement)}
+    assert {number: of_number[number].id for number in named} == {
+        "C6": "fig13-mean",
+        "G19": "regions-of-known-cycles",
+    }
 
 
 def with_fig11_alone(folder):
@@ -401,7 +408,7 @@ def test_the_table_has_a_column_for_each_gpu_of_which_one_of_its_claims_is_recor
     head, line, *rows = [row.split(" | ") for row in both.splitlines()]
     assert head[2:] == [f"ours on {gpu}: verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))]
     assert line[0].count("---") == len(head)
-    of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "a launch of vanilla" in row[0])
+    of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "of vanilla by tracing" in row[0])
     assert of_fig12[1:] == [
         "1.076 x +/- 3 %",
         "not recorded",

@@ -16,10 +16,11 @@ from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.plots import lines as plot
 from kperf.record import device
-from kperf.record.store import RecordStore
+from kperf.record.store import RECORDED, RecordStore
 from kperf.studies import lines, ncu, sampled
 from kperf.studies.hatchet import Tree
 from kperf.studies.lines import CostRow, LineRow, ncu_samples, proton_samples
+from kperf.studies.records import Run, recorded
 from tests.conftest import COMMON, kept
 
 GEMM = Path(sampled.EXAMPLES, "gemm_gluon_ws.py").read_text().splitlines()
@@ -250,6 +251,26 @@ def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, no
     assert "<pre>" in (tmp_path / "h200/lines.html").read_text()
     assert (tmp_path / "h200/lines.png").stat().st_size > 10_000
     assert lines.summary(tmp_path / "h200").numbers["ncu"] == 1500
+
+
+def test_the_page_of_a_measured_run_is_that_of_its_record(tmp_path, no_gpu, console, monkeypatch):
+    """It is versioned: `make lines` without a GPU leaves no other bytes than the run that was recorded."""
+    kept(RecordStore(tmp_path / "h200", "lines", lines.ROWS), rows())
+    lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
+    page = tmp_path / "h200/lines.html"
+    of_record = page.read_bytes()
+    page.unlink()
+    of_rows = recorded(tmp_path / "h200", "lines", lines.ROWS).rows
+    measured = Run(tmp_path / "h200", of_rows, "measured on NVIDIA H200, 2026-01-02")
+    monkeypatch.setattr(lines, "measured_or_recorded", lambda *_, **__: measured)
+    lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
+    assert page.read_bytes() == of_record
+
+
+@pytest.mark.parametrize("gpu", ["h100-80gb-hbm3", "h200"])
+def test_the_committed_page_is_what_the_record_gives(gpu):
+    found = recorded(RECORDED / gpu, "lines", lines.ROWS)
+    assert lines.html_page(lines.as_taken(found.rows), found.stamp) == (RECORDED / gpu / "lines.html").read_text()
 
 
 def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
