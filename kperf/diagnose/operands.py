@@ -83,7 +83,7 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
     )
     stored = next(stores, None)  # into the buffer that the MMA reads
     maker = kernel.values.maker(op, place) if stored is None else kernel.values.maker(stored, 0)
-    summed, is_scaled = (1, 0)[place], False
+    summed, is_scaled = (-1, -2)[place], False
     for _ in range(_LONGEST):
         if maker is None:
             return None
@@ -93,7 +93,7 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
             is_scaled = True
             maker = kernel.values.maker(maker, scaled)
         elif maker.name in _PASSED:
-            summed = 1 - summed if maker.name in _TRANSPOSED else summed
+            summed = -3 - summed if maker.name in _TRANSPOSED else summed
             maker = kernel.values.maker(maker, 0)
         else:
             return None

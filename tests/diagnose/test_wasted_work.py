@@ -601,6 +601,7 @@ def gemm_of_halves(a, b, s, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.
         acc = tl.dot(LEFT, RIGHT, acc, input_precision="PRECISION")
     tl.store(c + rm[:, None] * N + rn[None, :], acc)
 """
+_TURNED = "y = tl.load(b + rn[:, None] * N + rk[None, :])"
 _WIDE, _FLOAT = ("x.to(tl.float32)", "y.to(tl.float32)"), ("x.to(tl.float32)", "y + tl.load(s + rn)[None, :]")
 
 
@@ -669,6 +670,13 @@ _SCALES = "tl.load(s + rn)[None, :]"
         ),
         (_MIXED, ("x.to(tl.float32)", "y.to(tl.float32) * tl.load(s + rk)[:, None]"), "medium", "an operand", "if fl"),
         (
+            _MIXED,
+            ("x.to(tl.float32)", "tl.trans(y.to(tl.float32) * tl.load(s + rn)[:, None])"),
+            "high",
+            "the operands of the MMA are float16 and int8 in memory",
+            "convert the int8 operand to float16",
+        ),
+        (
             "*fp16,*fp16,*fp32,*fp32,i32:16,i32:16",
             ("x.to(tl.float32)", "(y.to(tl.float32) * 0.25)"),
             "high",
@@ -680,6 +688,8 @@ _SCALES = "tl.load(s + rn)[None, :]"
 def test_scales_that_are_the_same_along_the_sum_come_after_it(tmp_path, types, operands, severity, message, advice):
     """A scale for each number that is summed cannot."""
     source = HALVES.replace("LEFT", operands[0]).replace("RIGHT", operands[1]).replace("PRECISION", "tf32")
+    if "tl.trans" in operands[1]:
+        source = source.replace("y = tl.load(b + rk[:, None] * N + rn[None, :])", _TURNED)
     one = found(tmp_path, source, types, "BM=64", "BN=64", "BK=32")["widened-operands"]
     assert one.severity == severity
     assert one.message.startswith(message)
