@@ -63,7 +63,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     return Diagnosis(
         kernel=kernel.name,
         target=kernel.arch.name,
-        findings=[witnessed(one, mine) for one in ranked(kept)],
+        findings=ranked(witnessed(one, mine) for one in kept),
         bound=as_measured(bound_of(kernel), mine),
         source=source_of(frame_of(kernel.module.function)),
         constants={name: one for name, one in kernel.constants.items() if isinstance(one, int | float | str)},
@@ -332,7 +332,7 @@ def _key(finding: Finding) -> tuple[str, str, int]:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first: by severity, then what may make results wrong, then by what the advice gives.
+    """The worst first: by severity, then what may make results wrong, then by samples and by what the advice gives.
 
     Of equal severity a rule's further lines follow the other rules' first ones: their advice is the same again.
     """
@@ -344,10 +344,12 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for *_, finding in sorted(placed, key=lambda one: one[:2])]
 
 
-def _rank(finding: Finding) -> tuple[int, float, int, str]:
-    unknown = math.inf if doubts_results(finding) else 1.0
-    gain = finding.estimate.speedup if finding.estimate is not None else unknown
-    return LEVELS.index(finding.severity), -gain, LEVELS.index(finding.confidence), finding.id
+def _rank(finding: Finding) -> tuple[int, bool, bool, float, int, str]:
+    """Samples that do not show what a finding says put it behind its equals: what it costs is estimated."""
+    gain = finding.estimate.speedup if finding.estimate is not None else 1.0
+    disagree = finding.witness is not None and finding.witness.agreement == "disagrees"
+    severity, confidence = LEVELS.index(finding.severity), LEVELS.index(finding.confidence)
+    return severity, not doubts_results(finding), disagree, -gain, confidence, finding.id
 
 
 def without_ignored(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:

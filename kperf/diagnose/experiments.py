@@ -174,7 +174,7 @@ def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Find
     tried = [one for one in mine if isinstance(one, Trial)]
     best = max(tried, key=lambda one: one.low, default=None)
     advice = finding.advice
-    if best is not None and best.low >= TUNED_GAIN and f"{words[0]} (or" not in advice:
+    if best is not None and best.low >= TUNED_GAIN:
         advice = naming(advice, words[0], best.change)
     dropped = [one for one in mine if isinstance(one, Dropped)]
     found = finding.model_copy(update={"advice": advice, "tried": tried, "dropped": dropped})
@@ -184,8 +184,10 @@ def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Find
 def naming(advice: str, likeliest: str, fastest: str) -> str:
     """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose.
 
-    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it.
+    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it, and another number beside it
+    (`num_stages=3 (or 4)`), which was timed too.
     """
+    advice = re.sub(rf"\b({re.escape(likeliest)}) \(or [^)]*\)", r"\1", advice)
     parts = set(fastest.split(", "))
     choices = [one for one in _CHOICE.findall(advice) if parts <= set(one.split(" or "))]
     if choices:

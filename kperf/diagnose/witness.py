@@ -67,7 +67,7 @@ EVIDENCE = {
     "reduction-in-loop": _SHARED,
     "dot-on-fma": _ARITHMETIC,
     "dot-by-hand": _ARITHMETIC,
-    "exposed-arithmetic": _ARITHMETIC,
+    "exposed-arithmetic": Evidence("warps that compute, wherever the loop does", anywhere=COMPUTING | SHARED),
     "float64": _ARITHMETIC,
     "instruction-bound": _ARITHMETIC,
     "int64-index": _ARITHMETIC,

@@ -12,7 +12,7 @@ from kperf.diagnose.largest import largest_value
 from kperf.diagnose.lines import frame_of
 from kperf.diagnose.operations import loops_around
 from kperf.ir.ttgir import Module
-from kperf.trace.analyze.finding import Estimate, Finding, Source
+from kperf.trace.analyze.finding import Estimate, Finding, Source, Witness
 from tests.diagnose.test_kernels import diagnosis_of
 
 pytestmark = pytest.mark.kernels
@@ -293,6 +293,14 @@ def test_a_rule_again_follows_the_others_first_lines():
 
     order = ranked([finding("tma-unused", 1, 1.1), finding("tma-unused", 2, 1.1), finding("slow-math", 3, 1.03)])
     assert [one.source.line for one in order] == [1, 3, 2]
+
+    def seen(found, agreement):
+        return found.model_copy(update={"witness": Witness(agreement=agreement, message="m")})
+
+    unseen = seen(finding("reduction-in-loop", 4, 1.4), "disagrees")
+    shown = [seen(finding("redundant-load", 5, 1.3), "agrees"), seen(finding("low-occupancy", 6, 1.2), "none")]
+    severe = seen(finding("float64", 7, 1.1), "disagrees").model_copy(update={"severity": "high"})
+    assert [one.source.line for one in ranked([unseen, *shown, severe])] == [7, 5, 6, 4]
 
 
 @pytest.mark.parametrize(

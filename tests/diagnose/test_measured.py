@@ -44,6 +44,30 @@ def test_a_recorded_fault_is_named_first_or_second(name, rule, severity):
     assert (rule, severity) in [(one.id, one.severity) for one in first]
 
 
+@pytest.mark.parametrize(
+    ("name", "resident", "consumers", "advice"),
+    [
+        ("examples/attention_forward", 2, False, "write the loop in Gluon: issue the next iteration's MMA"),
+        (
+            "examples/attention_forward",
+            1,
+            False,
+            "let an SM hold two CTAs (fewer warps, a smaller tile or",
+        ),
+        ("fig11/vanilla", 1, True, "let the consumers take turns (a named barrier orders their MMAs)"),
+    ],
+)
+def test_what_covers_arithmetic_can_be_written_in_the_kernels_language(name, resident, consumers, advice):
+    """Warps that all run the same code are no consumers, although two of them were recorded."""
+    timeline = read_timeline(EXAMPLES.parent / f"{name}.timeline.json")
+    residency = timeline.residency.model_copy(update={"original": resident})
+    one = found(timeline.model_copy(update={"residency": residency}))["exposed-arithmetic"]
+    assert one.advice.startswith(advice)
+    assert (
+        "the 2 consumers (warp groups that issue MMAs) do their arithmetic at the same time" in one.message
+    ) == consumers
+
+
 @pytest.mark.parametrize("name", ["gemm_3_stages", "gemm_gluon_ws", "softmax"])
 def test_nothing_is_severe_in_a_good_launch(name):
     assert {one.severity for one in diagnose_timeline(recorded(name)).findings} <= {"low"}

@@ -793,6 +793,8 @@ def test_without_a_gpu_it_is_one_sentence(tmp_path):
         ("halve the tile: M=64 or N=128", "M=64", "M=64, N=128", "halve the tile: M=64, N=128"),
         ("use num_warps=8, or halve it: M=64", "num_warps=8", "M=64", "use num_warps=8, or halve it: M=64"),
         ("launch with num_warps=16", "num_warps=16", "num_warps=1", "launch with num_warps=1"),
+        ("launch with num_stages=3 (or 4)", "num_stages=3", "num_stages=3", "launch with num_stages=3"),
+        ("launch with num_stages=3 (or 4)", "num_stages=3", "num_stages=4", "launch with num_stages=4"),
         (
             "launch with num_warps=1: as num_warps=16",
             "num_warps=1",

@@ -168,8 +168,17 @@ class Role(Frozen):
     @property
     def row(self) -> str:
         """What its row is called: of warps that all run the same code, the one that was recorded."""
-        alike = {"all warps": f"warp {self.first_warp} of {self.num_warps}", "last warp": f"warp {self.first_warp}"}
-        return alike.get(self.warp_group, self.warp_group)
+        return self._alike.get(self.warp_group, self.warp_group)
+
+    @property
+    def is_specialised(self) -> bool:
+        """Whether other warp groups run other code."""
+        return self.warp_group not in self._alike
+
+    @property
+    def _alike(self) -> dict[str, str]:
+        """Rows of warps that all run the same code."""
+        return {"all warps": f"warp {self.first_warp} of {self.num_warps}", "last warp": f"warp {self.first_warp}"}
 
 
 class RegionPart(Frozen):
