@@ -200,11 +200,9 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
         f"| {sped_up.named(first.values())} faults named, {sped_up.named(gained)} of them on the {len(gained)} kernels "
         "that became at least 10 % faster |"
     ) in PAGES["README.md"]
-    of_first = [row for row in rows if row.collection == 1]
-    ours, theirs = followed.means(of_first)
-    assert (
-        f"| {sum(bool(row.faults) for row in of_first)} such kernels, [changed by kperf's advice]" in PAGES["README.md"]
-    )
+    ours, theirs = followed.means([row for row in rows if row.collection == 2])
+    assert f"| the same {len(first)} kernels, [changed by kperf's advice]" in PAGES["README.md"]
+    assert f"what made {sum(bool(row.faults) for row in rows)} public kernels slow" in PAGES["docs/README.md"]
     assert f"| mean gain {ours:.2f} x by kperf's advice, {theirs:.2f} x by the authors' changes |" in PAGES["README.md"]
 
 

@@ -184,8 +184,8 @@ def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Find
 def naming(advice: str, likeliest: str, fastest: str) -> str:
     """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose.
 
-    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it, and another number beside it
-    (`num_stages=3 (or 4)`), which was timed too.
+    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it, and so does another number
+    beside it (`num_stages=3 (or 4)`), which was timed too.
     """
     advice = re.sub(rf"\b({re.escape(likeliest)}) \(or [^)]*\)", r"\1", advice)
     parts = set(fastest.split(", "))
