@@ -21,6 +21,7 @@ from kperf.diagnose.experiments import Experiments, is_refuted
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.lines import source_line
 from kperf.diagnose.page import page
+from kperf.diagnose.rule import has_only_options
 from kperf.diagnose.sarif import sarif
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import UsageError
@@ -270,7 +271,8 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Text(f"          {_checked(finding.checked)}"))
     if best is not None:
         line = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"
-        console.print(Text(f"          {line if faster else 'none of these is at least 3% faster here'}"))
+        rest = "" if has_only_options(finding) else "; the rest of the advice was not timed"
+        console.print(Text(f"          {line if faster else f'none of these is at least 3% faster here{rest}'}"))
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
         console.print(Text(f"          not measured with {changes}: {why}"))

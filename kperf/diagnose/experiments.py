@@ -17,7 +17,7 @@ from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.options import OPTIONS, other_options
-from kperf.diagnose.rule import doubts_results, static_rules
+from kperf.diagnose.rule import doubts_results, has_only_options
 from kperf.diagnose.rules import launch_options
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
@@ -205,8 +205,7 @@ def _is_named(explored: Finding, findings: Sequence[Finding]) -> bool:
 def is_refuted(finding: Finding) -> bool:
     """Whether all that it advises was tried, and nothing of that is faster."""
     tried: list[Trial | Dropped] = [*finding.tried, *finding.dropped]
-    only_options = any(rule.id == finding.id and rule.only_options for rule in static_rules())
-    return only_options and bool(tried) and not any(map(_may_gain, tried))
+    return has_only_options(finding) and bool(tried) and not any(map(_may_gain, tried))
 
 
 def _may_gain(result: Trial | Dropped) -> bool:

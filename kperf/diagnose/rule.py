@@ -86,6 +86,11 @@ def doubts_results(finding: Finding) -> bool:
     return any(rule.id == finding.id and rule.of_results for rule in static_rules())
 
 
+def has_only_options(finding: Finding) -> bool:
+    """Whether its advice means its candidates alone, so that their times say what it gives."""
+    return any(rule.id == finding.id and rule.only_options for rule in static_rules())
+
+
 def dynamic_rules() -> tuple[DynamicRule, ...]:
     """Rules on a timeline."""
     return tuple(rule for rule in all_rules() if isinstance(rule, DynamicRule))

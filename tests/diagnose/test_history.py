@@ -158,6 +158,12 @@ def test_the_best_at_the_end_of_the_list_with_what_it_was_worth(kernel):
     assert "BLOCK=512, the largest of 128, 256, 512; num_warps=4, the smallest of 4, 8" in one.message
 
 
+def test_without_a_gpu_an_autotuner_has_chosen_nothing(kernel):
+    history = History(tunings=[Tuning(tuple(TUNED), TUNED[4])])
+    assert len(list(autotuner_list.check(kernel(history)))) == 1  # as of a choice that was read from a file
+    assert not list(autotuner_list.check(replace(kernel(history), tuned=True)))
+
+
 @pytest.mark.parametrize(
     ("best", "times", "edges"),
     [

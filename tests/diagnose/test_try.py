@@ -20,6 +20,7 @@ import triton
 from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
+from kperf.diagnose.command import show
 from kperf.diagnose.experiments import naming
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rules import loads_not_pipelined
@@ -197,7 +198,16 @@ def test_options_that_change_no_code_make_a_finding_a_hint(diagnose, monkeypatch
 
 def test_nothing_faster_is_said(diagnose, monkeypatch):
     behave(monkeypatch, milliseconds=by_stages({1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}))
-    assert "none of these is at least 3% faster here" in diagnose(GEMM + "run(1)")[1]
+    assert "none of these is at least 3% faster here\n" in diagnose(GEMM + "run(1)")[1]
+
+
+def test_options_that_gain_nothing_say_nothing_of_the_rest_of_the_advice(diagnose, monkeypatch):
+    one = diagnose(GEMM + "run(1)")[0]
+    tried = finding(one, "loads-not-pipelined").tried[0].model_copy(update={"speedup": 0.8, "low": 0.79, "high": 0.81})
+    rows = finding(one, "loads-not-pipelined").model_copy(update={"id": "idle-threads", "tried": [tried]})
+    console = WholeConsole(file=io.StringIO())
+    show(console, Diagnoses(kernels=[one.model_copy(update={"findings": [rows]})]), command.Request())
+    assert "none of these is at least 3% faster here; the rest of the advice was not timed\n" in console.file.getvalue()
 
 
 def test_without_it_nothing_is_tried(diagnose):

@@ -33,7 +33,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"configurations": 1},
                 candidates=[*more_warps(kernel)[:1], {"num_stages": (kernel.num_stages or 1) + 1}],
             )
-        elif edges := _edges(ran := _that_ran(tuning)):
+        elif not kernel.tuned and (edges := _edges(ran := _that_ran(tuning))):  # else no GPU has chosen
             yield _at_the_edge(kernel, ran, edges)
 
 
