@@ -302,7 +302,7 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     return Diagnosis(
         kernel=timeline.kernel,
         target=OF_A_TIMELINE,
-        findings=[witnessed(one, [timeline]) for one in ranked(kept)],
+        findings=ranked(witnessed(one, [timeline]) for one in kept),
         bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
         source=_begin(timeline.file),
         skipped=skipped,
@@ -347,7 +347,8 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 def _rank(finding: Finding) -> tuple[int, bool, bool, float, int, str]:
     """Samples that do not show what a finding says put it behind its equals: what it costs is estimated."""
     gain = finding.estimate.speedup if finding.estimate is not None else 1.0
-    disagree = finding.witness is not None and finding.witness.agreement == "disagrees"
+    timed = any(one.low >= TUNED_GAIN for one in finding.tried)
+    disagree = not timed and finding.witness is not None and finding.witness.agreement == "disagrees"
     severity, confidence = LEVELS.index(finding.severity), LEVELS.index(finding.confidence)
     return severity, not doubts_results(finding), disagree, -gain, confidence, finding.id
 

@@ -267,7 +267,7 @@ class Kernel:
             return None
         return read_access(op, pointers, value, places, self._asked(op, value))
 
-    def again(self, access: Access) -> Access:
+    def reread(self, access: Access) -> Access:
         """The same access here: at another launch than that of which it was read, or with other knowledge of it."""
         found = self.access(access.operation)
         assert found is not None

@@ -57,22 +57,30 @@ def widened_operands(kernel: Kernel, op: Operation) -> dict[int, Widened]:
 
 
 def to_narrow(widened: Mapping[int, Widened]) -> str:
-    """How to give `tl.dot` operands of 16 bits, of which at least one has as many in memory."""
-    halves = [one for one in widened.values() if not one.is_byte]
-    narrow = halves[0].in_words
+    """How to give `tl.dot` operands that are no wider than in memory: of 16 bits where one has as many there."""
+    words = [one.in_words for one in sorted(widened.values(), key=lambda one: one.is_byte)]
+    narrow = words[0]
     if len(widened) < 2:
         advice = f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both"
-    elif len(halves) < 2:
-        byte = next(one for one in widened.values() if one.is_byte)
-        advice = f"convert the {byte.in_words} operand to {narrow}, which is exact, and give tl.dot both"
-    else:
+    elif words[0] == words[1]:
         advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in float32 anyway"
+    elif any(one.is_byte for one in widened.values()):
+        wide = narrow if not all(one.is_byte for one in widened.values()) else "bfloat16"
+        advice = f"convert the {words[1]} operand to {wide}, which is exact, and give tl.dot both"
+    else:
+        advice = f"if {narrow} is precise enough, convert the {words[1]} operand to {narrow}, and give tl.dot both"
     return advice + scaled_after(widened.values())
 
 
+def in_memory(widened: Mapping[int, Widened]) -> str:
+    """The element types that operands have in memory: `float16`, `float16 and int8`."""
+    return " and ".join(dict.fromkeys(widened[place].in_words for place in sorted(widened)))
+
+
 def scaled_after(widened: Iterable[Widened]) -> str:
-    """Where the scales go; empty without any."""
-    return "; multiply its result by the scales" if any(one.is_scaled for one in widened) else ""
+    """Where the scales go, which may differ from one iteration to the next; empty without any."""
+    scaled = any(one.is_scaled for one in widened)
+    return "; multiply what each tl.dot returns by the scales before you add it to the sum" if scaled else ""
 
 
 def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
@@ -83,7 +91,8 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
     )
     stored = next(stores, None)  # into the buffer that the MMA reads
     maker = kernel.values.maker(op, place) if stored is None else kernel.values.maker(stored, 0)
-    summed, is_scaled = (-1, -2)[place], False
+    summed: int | None = (-1, -2)[place]
+    is_scaled = False
     for _ in range(_LONGEST):
         if maker is None:
             return None
@@ -92,19 +101,33 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
         if maker.name == "arith.mulf" and (scaled := _scaled(kernel, maker, summed)) is not None:
             is_scaled = True
             maker = kernel.values.maker(maker, scaled)
-        elif maker.name in _PASSED:
-            summed = -3 - summed if maker.name in _TRANSPOSED else summed
+        elif maker.name in _PASSED and not _narrows(maker):
+            summed = _turned(maker, summed) if maker.name in _TRANSPOSED else summed
             maker = kernel.values.maker(maker, 0)
         else:
             return None
     return None
 
 
-def _scaled(kernel: Kernel, product: Operation, summed: int) -> int | None:
+def _narrows(op: Operation) -> bool:
+    """Whether a conversion makes narrower numbers: then the operand is of as many bits as its writer wants."""
+    types = tensor_types(op.rest.rpartition(" : ")[2])
+    return op.name == "tt.fp_to_fp" and len(types) == 2 and types[1].bytes < types[0].bytes
+
+
+def _turned(op: Operation, summed: int | None) -> int | None:
+    """Where a transpose of a matrix has the dimension `summed`; None of tensors with more dimensions."""
+    types = tensor_types(op.rest)
+    return -3 - summed if summed is not None and types and len(types[0].shape) == 2 else None
+
+
+def _scaled(kernel: Kernel, product: Operation, summed: int | None) -> int | None:
     """Which factor of an elementwise product is scaled by the other, which does not change along dimension `summed`.
 
     None if neither is. A scale may be widened in its turn.
     """
+    if summed is None:
+        return None
     for place in (1, 0):
         maker = kernel.values.maker(product, place)
         while maker is not None and maker.name in ("ttg.convert_layout", *_WIDENING):

@@ -7,7 +7,7 @@ from kperf.diagnose.chains import is_chase
 from kperf.diagnose.comparisons import axis_of
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.lines import frame_of
-from kperf.diagnose.loops import is_recurrence
+from kperf.diagnose.loops import carried, is_recurrence
 from kperf.diagnose.occupancy import arithmetic_cycles, mma_cycles, moved_bytes
 from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, inside, own
 from kperf.diagnose.options import LEAST_TILE, OPTIONS
@@ -16,13 +16,19 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS
 
 _MAXIMA = ("arith.maximumf", "arith.maxnumf")
+_COMBINED = (
+    *_MAXIMA,
+    *("arith.addf", "arith.addi", "tt.addptr", "arith.minimumf", "arith.minnumf"),
+    *("arith.maxsi", "arith.maxui", "arith.minsi", "arith.minui", "arith.andi", "arith.ori"),
+)
+"""By which iterations may combine what they carry in any order; a pointer that moves on by a step."""
 _MOST_WORK = 0.5
 """Of a CTA, which a loop holds that is worth a split."""
 
 
 def further(kernel: Kernel, times: int) -> str:
     """How `times` as many CTAs come to work, in words: the ways that fit the kernel, or those that there are."""
-    loop = next((one for one in kernel.named(*LOOPS) if _is_split(kernel, one, times)), None)
+    loop = next((one for one in kernel.named(*LOOPS) if can_be_split(kernel, one, times)), None)
     ways = [_of_loop(kernel, loop, times)] if loop is not None else []
     smaller = _smaller(kernel, times)
     if smaller:
@@ -59,7 +65,7 @@ def _added_in_memory(kernel: Kernel, loop: Operation) -> list[str]:
     return sorted(loaded & written)
 
 
-def _is_split(kernel: Kernel, loop: Operation, times: int) -> bool:
+def can_be_split(kernel: Kernel, loop: Operation, times: int) -> bool:
     """Whether CTAs can take parts of a loop, which has enough iterations and most of the work.
 
     A sum that the loop itself scans, or stores, is that of all iterations before.
@@ -70,6 +76,18 @@ def _is_split(kernel: Kernel, loop: Operation, times: int) -> bool:
     if is_chase(loop) or is_recurrence(loop) or any(op.name == "tt.scan" for op in own(loop)):
         return False
     return _work(kernel, inside(loop)) >= _MOST_WORK * _work(kernel, kernel.operations)
+
+
+def combines(kernel: Kernel, loop: Operation) -> bool:
+    """Whether a loop only adds to what it carries, or keeps the largest, so that CTAs can do so with parts of it.
+
+    Nor does it load what it stores: an iteration may need what the last one stored.
+    """
+    end = loop.regions[-1].operations[-1]
+    made = [(begin, kernel.values.maker(end, place)) for place, (begin, _) in enumerate(carried(loop))]
+    return not _added_in_memory(kernel, loop) and all(
+        one is None or (one.name in _COMBINED and begin in one.operands) for begin, one in made
+    )
 
 
 def _work(kernel: Kernel, operations: Iterable[Operation]) -> float:

@@ -38,7 +38,7 @@ def next_cta(kernel: Kernel, access: Access) -> tuple[str, int]:
     """
     found = []
     for axis in "xyz" if access.value.program and not access.value.loaded else "":
-        moved = replace(kernel, next_along=axis).again(access).value.numbers - access.value.numbers
+        moved = replace(kernel, next_along=axis).reread(access).value.numbers - access.value.numbers
         if np.all(moved == moved.flat[0]) and moved.flat[0]:
             found.append((abs(int(moved.flat[0])), axis))
     apart, axis = min(found, default=(0, ""))
@@ -79,4 +79,4 @@ def _numbers_of(kernel: Kernel, access: Access) -> list[str]:
 
 def _if(kernel: Kernel, access: Access, name: str, number: int) -> Access:
     """The same access if an argument were another number, 0 or 1."""
-    return replace(kernel, numbers={**kernel.numbers, name: number}).again(access)
+    return replace(kernel, numbers={**kernel.numbers, name: number}).reread(access)

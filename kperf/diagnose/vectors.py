@@ -347,7 +347,7 @@ def _hidden_from(kernel: Kernel, access: Access) -> list[str]:
 def _is_cut(kernel: Kernel, access: Access, assumed: Iterable[str]) -> bool:
     """Whether something forbids larger pieces of an access where the compiler knows these arguments."""
     informed = replace(kernel, assumed=frozenset(assumed))
-    return _in_the_way(informed, informed.again(access)) is not None
+    return _in_the_way(informed, informed.reread(access)) is not None
 
 
 def _and(words: Sequence[str]) -> str:
@@ -446,7 +446,7 @@ def _axes_of_one(kernel: Kernel, access: Access) -> tuple[str, ...]:
     """The axes of the grid, of one CTA each, whose number moves rows off a multiple of 16 bytes: there it is 0."""
     programs = {op.rest.split()[0] for op in kernel.values.sources(access.operation, 0) if op.name == _PROGRAM_ID}
     ones = [axis for axis, length in zip("xyz", kernel.grid or (), strict=False) if axis in programs and length == 1]
-    first = replace(kernel, first_along="".join(ones)).again(access)
+    first = replace(kernel, first_along="".join(ones)).reread(access)
     return tuple(str("xyz".index(axis)) for axis in ones) if ones and not offset_of_rows(first) else ()
 
 

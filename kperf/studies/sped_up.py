@@ -56,7 +56,10 @@ def markdown(folder: Path, collection: int) -> str | None:
         stamped(shown, rows),
         "",
         *counts,
-        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults.",
+        f"- By chance the first two findings would name {by_chance(list(first.values())):.1f} of them: so many on "
+        "average if a kernel had those of another kernel, at any line.",
+        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults, and more than one rule looks for "
+        f"{sum(len(row.faults) > 1 for row in rows)}.",
         f"- {came_of(rows)} When first measured, kperf's first or second finding named the faults of "
         f"{named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
         f"{FASTER - 1:.0%} faster.",
@@ -79,6 +82,16 @@ def _counted(rows: Sequence[PublicRow], when: str) -> str:
 def named(rows: Iterable[PublicRow]) -> int:
     """Of how many kernels the first findings name the fault."""
     return sum(row.rank is not None and row.rank <= NAMED for row in rows)
+
+
+def by_chance(rows: Sequence[PublicRow]) -> float:
+    """Of how many kernels another kernel's first findings would name the fault, on average over the other kernels."""
+    first = [{one.id for one in row.findings[:NAMED]} for row in rows]
+    named_by_others = (
+        sum(not names.isdisjoint(row.faults) for place, names in enumerate(first) if place != number)
+        for number, row in enumerate(rows)
+    )
+    return sum(named_by_others) / max(len(rows) - 1, 1)
 
 
 def cells(row: PublicRow) -> tuple[str, ...]:

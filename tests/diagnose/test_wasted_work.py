@@ -609,7 +609,7 @@ _WIDE, _FLOAT = ("x.to(tl.float32)", "y.to(tl.float32)"), ("x.to(tl.float32)", "
     ("operands", "precision", "rule", "severity", "advice"),
     [
         (_WIDE, "ieee", "dot-on-fma", "high", "give tl.dot the float16 operands without a conversion"),
-        (_FLOAT, "ieee", "dot-on-fma", "high", "if float16 is precise enough, convert the other operand to float16"),
+        (_FLOAT, "ieee", "dot-on-fma", "medium", "if float16 is precise enough, convert the other operand to float16"),
         (_WIDE, "tf32", "widened-operands", "high", "give tl.dot the float16 operands without a conversion"),
         (_FLOAT, "tf32", "widened-operands", "medium", "if float16 is precise enough, convert the other operand"),
     ],
@@ -659,14 +659,14 @@ _SCALES = "tl.load(s + rn)[None, :]"
             ("x.to(tl.float32)", f"y.to(tl.float32) * {_SCALES}"),
             "high",
             "the operands of the MMA are float16 and int8 in memory",
-            "convert the int8 operand to float16, which is exact, and give tl.dot both; multiply its result by",
+            "convert the int8 operand to float16, which is exact, and give tl.dot both; multiply what",
         ),
         (
             "*fp8e4nv,*fp8e4nv,*fp32,*fp32,i32:16,i32:16",
             ("x.to(tl.float32) * tl.load(s + rm)[:, None]", f"y.to(tl.float32) * {_SCALES}"),
             "medium",
             "both operands of the MMA are fp8 in memory, and are converted to float32 before the MMA",
-            "give tl.dot the fp8 operands, which it sums in float32",
+            "give tl.dot the fp8 operands, which it sums in float32 (with fewer bits on Hopper: max_num_imprecise_acc)",
         ),
         (_MIXED, ("x.to(tl.float32)", "y.to(tl.float32) * tl.load(s + rk)[:, None]"), "medium", "an operand", "if fl"),
         (
@@ -681,7 +681,7 @@ _SCALES = "tl.load(s + rn)[None, :]"
             ("x.to(tl.float32)", "(y.to(tl.float32) * 0.25)"),
             "high",
             "both operands of the MMA are float16",
-            "give tl.dot the float16 operands without a conversion: tl.dot sums in float32 anyway; multiply its result",
+            "give tl.dot the float16 operands without a conversion: tl.dot sums in float32 anyway; multiply what each",
         ),
     ],
 )  # fmt: skip
@@ -739,5 +739,49 @@ def test_a_tile_of_few_columns_is_to_have_more(tmp_path, columns, why):
     assert (one is not None) == (why is not None)
     if one is not None:
         assert f"its tile has {why}" in one.message
-        assert one.advice.startswith("let a CTA multiply 16 columns at once, which takes little longer: those of CTAs")
-        assert one.severity == "medium"
+        assert one.advice.startswith(
+            "if there are more columns, let a CTA multiply 16 at once, which takes little longer"
+        )
+        assert one.severity == "low"  # nothing says that there are more
+
+
+@pytest.mark.parametrize(
+    ("types", "operands", "expected"),
+    [
+        # in-kernel quantisation: the MMA has 8 bits, and the float16 numbers in memory are no narrower operand of it
+        ("*bf16,*fp8e4nv", ("(x.to(tl.float32) * 0.5).to(tl.float8e4nv)", "y"), None),
+        # of two types of 16 bits one has to be converted
+        ("*bf16,*fp16", ("x.to(tl.float32)", "y.to(tl.float32)"), "if bfloat16 is precise enough, convert the float16"),
+        ("*i8,*fp8e4nv", ("x.to(tl.float32)", "y.to(tl.float32)"), None),
+    ],
+)
+def test_operands_that_cannot_be_multiplied_as_they_are(tmp_path, types, operands, expected):
+    source = HALVES.replace("LEFT", operands[0]).replace("RIGHT", operands[1]).replace("PRECISION", "tf32")
+    one = found(tmp_path, source, f"{types},*fp32,*fp32,i32:16,i32:16", "BM=64", "BN=64", "BK=32").get(
+        "widened-operands"
+    )
+    assert (one is not None) == (expected is not None)
+    assert one is None or one.advice.startswith(expected)
+
+
+def test_bytes_for_units_that_are_no_tensor_cores_are_found_too(tmp_path):
+    source = HALVES.replace("LEFT", _WIDE[0]).replace("RIGHT", _WIDE[1]).replace("PRECISION", "ieee")
+    both = found(tmp_path, source, "*i8,*i8,*fp32,*fp32,i32:16,i32:16", "BM=64", "BN=64", "BK=32")
+    assert "widened-operands" not in both
+    assert both["dot-on-fma"].severity == "high"
+    assert "they are int8 in memory" in both["dot-on-fma"].message
+    assert both["dot-on-fma"].advice.startswith("give tl.dot the int8 operands without a conversion")
+
+
+@pytest.mark.parametrize(("step", "neighbours"), [(2, 16), (6, 4), (24, 2)])
+def test_a_tile_has_a_power_of_two_of_neighbours(tmp_path, step, neighbours):
+    source = COLUMNS.replace("AT", f"i * stride + c * {step}")
+    one = found(tmp_path, source, "*i8,*i8,i32,i32:16", "B=1024").get("uncoalesced-access")
+    assert f"tl.program_id(0) * {neighbours} + tl.arange(0, {neighbours})" in one.advice
+
+
+def test_addresses_that_lie_apart_are_not_excused_by_their_repetitions(tmp_path):
+    source = PACKED.replace("// GROUP", "// 2 * 64").replace("% 8", "% 2")
+    one = found(tmp_path, source, "*i32,*i32,i32:16", "X=32", "Y=32")["uncoalesced-access"]
+    assert "have one address" not in one.message
+    assert "a tile 2 times as short" not in one.advice

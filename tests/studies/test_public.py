@@ -176,18 +176,20 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     lines = sped_up.markdown(tmp_path / "h200", 1).splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "Recorded on NVIDIA H200, 2026-11-23.",
         "",
         "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of 3 kernels.",
-        "- No rule of kperf looks for 1 of the 3 faults.",
+        "- By chance the first two findings would name 0.0 of them: so many on average if a kernel had those of "
+        "another kernel, at any line.",
+        "- No rule of kperf looks for 1 of the 3 faults, and more than one rule looks for 1.",
     ]
-    assert lines[4] == (
+    assert lines[5] == (
         "- By the 95% intervals of their gains, 2 make their operator at least 10% faster (2.00 to 4.00 x), 0 make it "
         "slower, and 1 does neither (1.05 x). When first measured, kperf's first or second finding named the faults of "
         "1 of the 2 kernels that become at least 10% faster."
     )
-    assert lines[8:11] == [
+    assert lines[9:12] == [
         "| `unknown` (some/package ab12, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
         "| 4.00 x (4.00 to 4.00) | equal bits |",
         "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
@@ -195,12 +197,22 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         "| `too_late` (some/package 0123456789, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
         "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
     ]
-    assert len(lines) == 11
+    assert len(lines) == 12
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     shown = console.export_text()
     assert "that others made faster" in shown
     assert "before and after a change" in shown
+
+
+def test_findings_of_other_kernels_name_a_fault_by_chance():
+    def of(fault, *found):
+        return row(faults=[fault], findings=[finding(rule, 1, 2) for rule in found])
+
+    rows = [of("float64", "scalar-loop"), of("scalar-loop", "float64", "slow-math", "scalar-loop"),
+            of("slow-math", "float64", "scalar-loop")]  # fmt: skip
+    assert sped_up.by_chance(rows) == 2.5  # 2, 2 and 1 of the two others
+    assert sped_up.by_chance(rows[:1]) == 0
 
 
 def test_the_page_says_what_rules_named_before_they_were_changed(tmp_path):
@@ -240,8 +252,8 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         "their gains, 2 make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), and 0 do "
         "neither. The gain of 1 change does not count, because its outputs differ.",
         "- The geometric mean of the 4 kernels' gains is 1.68 x, and of their authors' gains 2.83 x. Here a kernel "
-        "with two changes has the faster one's gain. A kernel counts as 1 x if it has no change, or if its changes "
-        "lose or make the outputs differ.",
+        "with two changes has the faster one's gain: by the first change alone the mean is 1.19 x. A kernel counts as "
+        "1 x if it has no change, or if its changes lose or make the outputs differ.",
         "- Of the 3 kernels that their authors made at least 10% faster, kperf's findings make 1 at least 90% as fast "
         "as their authors did.",
     ]

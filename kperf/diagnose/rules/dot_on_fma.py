@@ -1,10 +1,10 @@
 """A `tl.dot` that the tensor cores do not do."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operands import Widened, runs_on_fma, to_narrow, widened_operands
+from kperf.diagnose.operands import in_memory, runs_on_fma, to_narrow, widened_operands
 from kperf.diagnose.operations import mma_element
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
@@ -15,7 +15,7 @@ _LARGE = 128 * 128
 """Results of a tile from which on tf32x3 pays for the parts into which it splits each operand. It takes 1.17 times as
 long as 'ieee' for 64 x 64 (H200), 1.19 times on an H100."""
 _FROM_HALVES, _FROM_FLOAT32 = (6.0, 1.3), (1.5, 0.85)
-"""What 16-bit operands gain, likely and at least, where one had 16 bits in memory (6.64 x of dot_ieee_int8, on an
+"""What 16-bit operands gain, likely and at least, where both were narrower in memory (6.64 x of dot_ieee_int8, on an
 H200), and where none had: another precision of float32 may lose."""
 
 
@@ -32,12 +32,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             estimate = (6.0, 2.0, 16.0)
         else:
             widened = widened_operands(kernel, op)
-            halves = any(not one.is_byte for one in widened.values())
-            why = "its operands are float32 and input_precision is 'ieee'" + (_in_memory(widened) if halves else "")
-            # all in float32: somebody wants it
-            advice, severity = (to_narrow(widened), "high") if halves else (_advice(op), "medium")
+            both = len(widened) == 2  # else somebody wants float32 of the other
+            why = "its operands are float32 and input_precision is 'ieee'"
+            if widened:
+                why += f", although {'they are' if both else 'one of them is'} {in_memory(widened)} in memory"
+            advice, severity = to_narrow(widened) if widened else _advice(op), "high" if both else "medium"
+            likely, least = _FROM_HALVES if both else _FROM_FLOAT32
             rates = kernel.arch.flop_per_cycle
-            likely, least = _FROM_HALVES if halves else _FROM_FLOAT32
             estimate = (likely, least, rates["bf16"] / rates["fp32"])
         yield kernel.finding(
             RULE.id,
@@ -48,13 +49,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             {"operand": element, "result_layout": kernel.layouts.kind(tensor_types(op.rest)[-1].layout)},
             estimate=estimate,
         )
-
-
-def _in_memory(widened: Mapping[int, Widened]) -> str:
-    words = [widened[place].in_words for place in sorted(widened)]
-    if len(words) == 1:
-        return f", although one of them is {words[0]} in memory"
-    return f", although they are {' and '.join(dict.fromkeys(words))} in memory"
 
 
 def _advice(op: Operation) -> str:

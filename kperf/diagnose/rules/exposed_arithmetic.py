@@ -18,12 +18,12 @@ _ONE_CONSUMER = (
 )
 _ALIKE = (
     "let an SM hold two CTAs (fewer warps, a smaller tile or fewer stages), so that one CTA's arithmetic runs while "
-    "the other's MMAs run; or write the kernel in Gluon, where warp groups can take turns"
+    "the other's MMAs run; or let warp groups take turns, which Gluon can say"
 )
 """Of warps that all run the same code: Triton issues their MMAs and arithmetic one after another."""
 _IN_GLUON = (
-    "write the loop in Gluon: issue the next iteration's MMA before this iteration's arithmetic, or let two consumers "
-    "(warp groups that issue MMAs) take turns"
+    "issue the next iteration's MMA before this iteration's arithmetic, or let two consumers (warp groups that issue "
+    "MMAs) take turns: Gluon can say both, Triton neither"
 )
 """Of such warps where an SM has two CTAs already."""
 

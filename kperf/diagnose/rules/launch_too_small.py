@@ -8,7 +8,6 @@ from kperf.console import agreeing
 from kperf.diagnose.accesses import Access
 from kperf.diagnose.chains import chained_loads, is_chase
 from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import is_recurrence
 from kperf.diagnose.occupancy import (
     arithmetic_cycles,
     arithmetic_of_cta,
@@ -19,7 +18,7 @@ from kperf.diagnose.occupancy import (
 )
 from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.splits import further
+from kperf.diagnose.splits import can_be_split, combines, further
 from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
@@ -30,6 +29,8 @@ _LIKELY = 0.65
 _MOSTLY = 2
 """Times as long as it works for which a CTA waits, so that others beside it on its SM take nothing away from it."""
 
+_SHARED_MS = 0.006
+"""That a CTA moves bytes for, so that it is worth a second launch of 4 us to share them."""
 _LONG = 16
 """Iterations: with fewer a CTA of several waits for its first tile as long as it multiplies. Not measured."""
 
@@ -47,13 +48,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return  # to split the work costs more than a few SMs give
     most = min(sms / count, _gain_of_one_pass(kernel, count))
     likely = min((sms / count) ** _LIKELY, most)
-    if count == 1:  # however many take its part, the launch stays
-        likely = (_lasting_ms(kernel) + LAUNCH_MS) / (_lasting_ms(kernel) / likely + LAUNCH_MS)
+    severity = _severity(kernel, max(likely, of_chains))
+    if count == 1:
+        likely, most = (_beside_launch(kernel, gain) for gain in (likely, most))
     is_hidden = of_chains > likely
     yield kernel.finding(
         RULE.id,
         None,
-        _severity(kernel, max(likely, of_chains)),
+        severity,
         (
             f"{count} {agreeing(count, 'CTA leaves', 'CTAs leave')} {sms - count} of {sms} SMs without work"
             if has_idle
@@ -74,6 +76,12 @@ def _severity(kernel: Kernel, gain: float) -> Level:
         return "low"
     lasting = _lasting_ms(kernel)
     return "high" if lasting >= SEVERE_GAIN * (lasting / gain + LAUNCH_MS) else "medium"
+
+
+def _beside_launch(kernel: Kernel, gain: float) -> float:
+    """What is left of a gain for a launch, whose own time stays however many CTAs take their parts."""
+    lasting = _lasting_ms(kernel)
+    return (lasting + LAUNCH_MS) / (lasting / gain + LAUNCH_MS)
 
 
 def _lasting_ms(kernel: Kernel) -> float:
@@ -135,10 +143,10 @@ def _sums_long(kernel: Kernel) -> bool:
 
 
 def _sweeps_long(kernel: Kernel) -> bool:
-    """Whether a loop that several CTAs could share moves bytes for several times as long as a launch takes."""
-    loops = [loop for loop in kernel.main_loops if not (is_recurrence(loop) or is_chase(loop))]
+    """Whether a loop that several CTAs could share is most of a CTA's work, and its bytes take long enough for that."""
     multiplies = any(True for _ in kernel.named(*MMAS))
-    return bool(loops) and not multiplies and _moving(kernel) >= SEVERE_GAIN * LAUNCH_MS * H200.max_mhz * 1e3
+    loops = (one for one in kernel.named(*LOOPS) if can_be_split(kernel, one, _LONG) and combines(kernel, one))
+    return any(loops) and not multiplies and _moving(kernel) >= _SHARED_MS * H200.max_mhz * 1e3
 
 
 def _gain_of_one_pass(kernel: Kernel, count: int) -> float:

@@ -37,6 +37,7 @@ from kperf.diagnose.options import with_option
 from kperf.diagnose.pointers import name_of, names_of
 from kperf.diagnose.repetitions import of_repetitions, repetitions
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.strides import next_cta
 from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.diagnose.warps import warps_of_row
@@ -321,15 +322,16 @@ def _row_of(kernel: Kernel, access: Access, again: Sequence[Access]) -> _Row | N
         stored = elements // size * max(one.tensor.size for one in stores)
     return _Row(
         elements,
-        sum(one.tensor.size * _kept_bytes(kernel, one) * _shared_by(one) for one in together) / 4 / size,
+        sum(one.tensor.size * _kept_bytes(kernel, one) * _shared_by(kernel, one) for one in together) / 4 / size,
         kernel.arch.sm_registers * _PART_OF_REGISTERS,
         stored,
     )
 
 
-def _shared_by(access: Access) -> int:
-    """How many elements of a sector one CTA has to load together, for each that this one loads."""
-    return 1 if access.value.loaded or access.has_neighbours else max(1, round(1 / access.tile_sector_use))
+def _shared_by(kernel: Kernel, access: Access) -> int:
+    """How many elements of a sector one CTA has to load together, for each that it loads: those of the next CTAs."""
+    _, step = next_cta(kernel, access) if not access.has_neighbours else ("", 0)
+    return max(1, round(1 / access.tile_sector_use)) if 0 < step < SECTOR_BYTES else 1
 
 
 def _elements_of_row(kernel: Kernel, access: Access) -> int | None:

@@ -170,7 +170,7 @@ def _is_alone(kernel: Kernel, access: Access) -> bool:
         return False
     addresses = np.unique(np.concatenate(known))
     for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):
-        moved = np.unique(replace(kernel, next_along=axis).again(access).value.numbers - access.value.numbers)
+        moved = np.unique(replace(kernel, next_along=axis).reread(access).value.numbers - access.value.numbers)
         if len(moved) > 1 or 0 < abs(moved[0]) < SECTOR_BYTES:
             return False
         addresses = np.unique(addresses + moved * np.array(_NEIGHBOURS)[:, None])
@@ -204,19 +204,22 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     frames = (frame_of(one.operation) for one in alike)
     together = ", ".join(map(str, sorted({frame.line for frame in frames if frame is not None})))
     hidden = hidden_of(kernel, [access]) if not from_memory else None
+    of_ctas = shared and not access.has_neighbours
+    repetition = None if stride or of_ctas or hidden is not None else _repetition(access)
     return kernel.finding(
         RULE.id,
         access.operation,
         "low" if stride else severity,
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
         + (f", unless {stride} is 1" if stride else "")
+        + (f", because {repetition[0]}" if repetition is not None else "")
         + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
         + (f"; {hidden.reason[0]}" if hidden is not None else "")
         + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
         f"if {stride} is 1, say so with i32:1 in --signature"
         if stride
         else _advice_of_ctas(axis, step)
-        if shared and not access.has_neighbours
+        if of_ctas
         else hidden.reason[1]
         if hidden is not None
         else _advice(kernel, access),
@@ -250,7 +253,8 @@ def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
 
 def _advice_of_ctas(axis: str, step: int) -> str:
     """Of CTAs that have an element of a sector each."""
-    neighbours, index = SECTOR_BYTES // step, f"tl.program_id({'xyz'.index(axis)})"
+    neighbours = max(2, 1 << (SECTOR_BYTES // step).bit_length() - 1)  # tl.arange takes powers of two
+    index = f"tl.program_id({'xyz'.index(axis)})"
     return (
         f"let each CTA do the work of {neighbours} neighbours along axis {axis} of the grid, or more: {index} * "
         f"{neighbours} + tl.arange(0, {neighbours}) as the last index of the tile, in place of {index}"
@@ -312,8 +316,8 @@ def _beside(kernel: Kernel, access: Access) -> list[Access]:
 
 
 def _advice(kernel: Kernel, access: Access) -> str:
-    if (again := _again(access)) is not None:
-        return again[1]
+    if (repetition := _repetition(access)) is not None:
+        return repetition[1]
     if access.contiguous is not None:
         return _advice_of_rows(kernel, access, access.contiguous)
     if not _from_memory(kernel, access) and len(access.tensor.shape) == 1 and not _distance(access):
@@ -431,14 +435,16 @@ def _apart_in_words(kernel: Kernel, access: Access) -> str:
     """How far, where it is the length of a record: the values take a large number for an unknown stride."""
     apart = _distance(access)
     far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
-    words = f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
-    return words if (again := _again(access)) is None else f"{words}, because {again[0]}"
+    return f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
 
 
-def _again(access: Access) -> tuple[str, str] | None:
-    """Why a load has each of its addresses several times, so that the compiler sees none beside another, and advice."""
+def _repetition(access: Access) -> tuple[str, str] | None:
+    """Why a load has each address several times, so that the compiler sees none beside another, and what to do.
+
+    None where the addresses themselves lie apart: without the repetitions they would still.
+    """
     addresses, times = repetitions(access)
-    several = 1 < times < access.tensor.size and addresses > 1
+    several = 1 < times < access.tensor.size and addresses > 1 and access.tile_sector_use >= POOR_SECTOR_USE
     return of_repetitions(access, times) if several and access.operation.name in LOADS else None
 
 

@@ -69,12 +69,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "transpose)"
             )
         elif columns < _COLUMNS:
-            severity = "medium"
+            severity = "medium" if any(_axes(kernel, op, moved=1)) else "low"
             number = f"{columns} {agreeing(columns, 'column', 'columns')}"
             why = f"its tile has {number}, and Triton takes wgmma from {_COLUMNS} on"
             advice = (
-                f"let a CTA multiply {_COLUMNS} columns at once, which takes little longer: those of CTAs that load "
-                "the same first operand, or of later iterations"
+                f"if there are more columns, let a CTA multiply {_COLUMNS} at once, which takes little longer: those "
+                "of CTAs that load the same first operand, or of later iterations"
             )
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma needs a multiple of {_WARPS} warps"
@@ -117,17 +117,15 @@ def _axis_of_rows(kernel: Kernel, mma: Operation, rows: int) -> str:
     """
     if kernel.grid is None or math.prod(kernel.grid) * rows < _ROWS * H200.sms * _BUSY:
         return ""
-    first, second = (_loads(kernel, mma, place) for place in (0, 1))
-    for axis, ctas in zip("xyz", kernel.grid, strict=True):
-        if (
-            first
-            and second
-            and ctas * rows >= _ROWS
-            and _moves(kernel, first, axis)
-            and not _moves(kernel, second, axis)
-        ):
-            return axis
-    return ""
+    return next((axis for axis, ctas in _axes(kernel, mma, moved=0) if ctas * rows >= _ROWS), "")
+
+
+def _axes(kernel: Kernel, mma: Operation, *, moved: int) -> Iterator[tuple[str, int]]:
+    """The axes of the grid whose CTAs have another operand `moved` and the same other one, and how many these are."""
+    loads, others = _loads(kernel, mma, moved), _loads(kernel, mma, 1 - moved)
+    for axis, ctas in zip("xyz", kernel.grid or (), strict=False):
+        if ctas > 1 and loads and others and _moves(kernel, loads, axis) and not _moves(kernel, others, axis):
+            yield axis, ctas
 
 
 def _loads(kernel: Kernel, mma: Operation, place: int) -> list[int]:

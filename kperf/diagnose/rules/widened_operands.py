@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operands import WORDS, Widened, runs_on_fma, to_narrow, widened_operands
+from kperf.diagnose.operands import WORDS, Widened, in_memory, runs_on_fma, scaled_after, to_narrow, widened_operands
 from kperf.diagnose.operations import MMAS
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
@@ -31,27 +31,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _of_halves(kernel: Kernel, op: Operation, widened: Mapping[int, Widened]) -> Finding:
     """Severe where both operands are widened; else the other one is float32."""
     both = len(widened) == 2
+    whose = "an operand of the MMA is"
+    if both:
+        alike = len({one.narrow for one in widened.values()}) == 1
+        whose = "both operands of the MMA are" if alike else "the operands of the MMA are"
     place, one = next((place, one) for place, one in widened.items() if not one.is_byte)
     return kernel.finding(
         RULE.id,
         op,
         "high" if both else "medium",
-        f"{_in_memory(widened)}, and {'are' if both else 'is'} converted to float32 "
+        f"{whose} {in_memory(widened)} in memory, and {'are' if both else 'is'} converted to float32 "
         f"{'before the MMA' if both else 'as the other operand is float32'}, which at least halves the tensor cores' "
         "rate",
         to_narrow(widened),
         {"operand": place, "loaded_as": one.in_words},
         estimate=(3.0, 1.3, 8.0) if both else (1.8, 1.0, 4.0),
     )
-
-
-def _in_memory(widened: Mapping[int, Widened]) -> str:
-    words = [widened[place].in_words for place in sorted(widened)]
-    if len(words) == 1:
-        return f"an operand of the MMA is {words[0]} in memory"
-    if len(set(words)) == 1:
-        return f"both operands of the MMA are {words[0]} in memory"
-    return f"the operands of the MMA are {' and '.join(words)} in memory"
 
 
 def _of_bytes(kernel: Kernel, op: Operation, one: Widened, other: Widened) -> Iterator[Finding]:
@@ -66,9 +61,10 @@ def _of_bytes(kernel: Kernel, op: Operation, one: Widened, other: Widened) -> It
         RULE.id,
         op,
         "medium",
-        f"both operands of the MMA are {one.in_words} in memory, and are converted to {WORDS[one.wide]} "
+        f"both operands of the MMA are {one.in_words} in memory, and are converted to {WORDS.get(one.wide, one.wide)} "
         f"before the MMA: the tensor cores multiply {one.dtype} {faster:.0f} times as fast",
-        f"give tl.dot the {one.dtype} operands, which it sums in {sums}, and then scale the sum",
+        f"give tl.dot the {one.dtype} operands, which it sums in {sums}"
+        + (scaled_after((one, other)) or ", and then scale the sum"),
         {"loaded_as": one.in_words, "rate": faster},
         estimate=(_OF_FLOAT32 if one.wide == "f32" else _OF_HALVES, 1.0, 2 * faster),
     )
