@@ -47,7 +47,7 @@ def test_a_recorded_fault_is_named_first_or_second(name, rule, severity):
 @pytest.mark.parametrize(
     ("name", "resident", "consumers", "advice"),
     [
-        ("examples/attention_forward", 2, False, "issue the next iteration's MMA before this iteration's"),
+        ("examples/attention_forward", 2, False, "issue the next iteration's MMA before this"),
         (
             "examples/attention_forward",
             1,
