@@ -237,8 +237,8 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     found = agreement(on_several(runs, STORE.environments()).values())
     assert (found.times_held, found.ratios_held) == (found.times, found.ratios)
     assert said(
-        f"the times of all {found.times} implementations, and all {found.ratios} ratios to FA3, lie in the other card's "
-        "95 % intervals"
+        f"the times of all {found.times} implementations, and all {found.ratios} ratios to FA3, lie in the other "
+        "card's 95 % intervals"
     )
 
 
