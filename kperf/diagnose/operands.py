@@ -64,9 +64,10 @@ def to_narrow(widened: Mapping[int, Widened]) -> str:
         advice = f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both"
     elif words[0] == words[1]:
         advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in float32 anyway"
+    elif all(one.is_byte for one in widened.values()):
+        advice = "convert both operands to bfloat16, which is exact, and give tl.dot both"
     elif any(one.is_byte for one in widened.values()):
-        wide = narrow if not all(one.is_byte for one in widened.values()) else "bfloat16"
-        advice = f"convert the {words[1]} operand to {wide}, which is exact, and give tl.dot both"
+        advice = f"convert the {words[1]} operand to {narrow}, which is exact, and give tl.dot both"
     else:
         advice = f"if {narrow} is precise enough, convert the {words[1]} operand to {narrow}, and give tl.dot both"
     return advice + scaled_after(widened.values())
