@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from kperf.diagnose.rules.redundant_load import _repeats
+from kperf.diagnose.repetitions import of_repetitions
 from tests.diagnose.test_wasted_work import found
 
 
 class Tile:
-    """What `_repeats` reads of an access."""
+    """What `of_repetitions` reads of an access."""
 
     def __init__(self, numbers):
         self.value = type("Value", (), {"numbers": numbers})
@@ -37,7 +37,7 @@ ONCE = np.arange(12 * 8).reshape(12, 8)
 @pytest.mark.parametrize("kind", ["neighbours", "again"])
 def test_the_printed_code_gives_the_tile(axis, kind):
     tile = np.repeat(ONCE, 8, axis) if kind == "neighbours" else np.tile(ONCE, (8, 1) if axis == 0 else (1, 8))
-    why, advice = _repeats(Tile(tile), 8)
+    why, advice = of_repetitions(Tile(tile), 8)
     length, which = ONCE.shape[axis], ("rows", "columns")[axis]
     assert why == (
         "8 neighbours along a dimension of the tile have one address"
@@ -52,14 +52,14 @@ def test_the_printed_code_gives_the_tile(axis, kind):
 def test_the_printed_code_gives_the_vector(kind):
     once = np.arange(32)
     tile = np.repeat(once, 8) if kind == "neighbours" else np.tile(once, 8)
-    why, advice = _repeats(Tile(tile), 8)
+    why, advice = of_repetitions(Tile(tile), 8)
     assert ("elements" in why) == (kind == "again")
     assert np.array_equal(repeated(advice.partition("used: ")[2], once, 8), tile)
 
 
 def test_no_code_is_printed_of_what_it_would_not_give():
     rows = (np.arange(64) % 5)[:, None] * 100 + np.arange(8)  # 64 is no multiple of 5
-    why, advice = _repeats(Tile(rows), 12)
+    why, advice = of_repetitions(Tile(rows), 12)
     assert why == "every 5 rows of the tile have the same addresses again"
     assert "tl.reshape" not in advice
     anywhere = (np.arange(64) * 5 % 64 // 8)[:, None] * 100 + np.arange(8)
