@@ -63,7 +63,7 @@ def test_no_code_is_printed_of_what_it_would_not_give():
     assert why == "every 5 rows of the tile have the same addresses again"
     assert "tl.reshape" not in advice
     anywhere = (np.arange(64) * 5 % 64 // 8)[:, None] * 100 + np.arange(8)
-    assert _repeats(Tile(anywhere), 8) == (
+    assert of_repetitions(Tile(anywhere), 8) == (
         "equal addresses lie in many places of the tile",
         "load each number once, and repeat it where it is used",
     )
