@@ -29,7 +29,7 @@ def retention_chunk(q_ptr, k_ptr, v_ptr, state_ptr, decay_ptr, o_ptr, SEQ, scale
     state = tl.load(state_ptr + (head * (SEQ // CHUNK) + chunk) * D * D + rd[:, None] * D + rd[None, :]).to(tl.float32)
     log_decay = tl.load(decay_ptr + head)
     gap = rt[:, None] - rt[None, :]
-    s = tl.dot(q, tl.trans(k), input_precision="ieee")  # planted: widened-operands
+    s = tl.dot(q, tl.trans(k), input_precision="ieee")  # planted: dot-on-fma
     s = tl.where(gap >= 0, s * tl.exp2(gap * log_decay), 0.0)
     o = tl.dot(q, state, input_precision="ieee") * tl.exp2((rt + 1) * log_decay)[:, None]
     o = tl.dot(s, v, o, input_precision="ieee")
