@@ -63,7 +63,8 @@ def to_narrow(widened: Mapping[int, Widened]) -> str:
     if len(widened) < 2:
         advice = f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both"
     elif words[0] == words[1]:
-        advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in float32 anyway"
+        sums = "int32, which is exact" if narrow == "int8" else "float32 anyway"
+        advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in {sums}"
     elif all(one.is_byte for one in widened.values()):
         advice = "convert both operands to bfloat16, which is exact, and give tl.dot both"
     elif any(one.is_byte for one in widened.values()):

@@ -81,13 +81,22 @@ def can_be_split(kernel: Kernel, loop: Operation, times: int) -> bool:
 def combines(kernel: Kernel, loop: Operation) -> bool:
     """Whether a loop only adds to what it carries, or keeps the largest, so that CTAs can do so with parts of it.
 
-    Nor does it load what it stores: an iteration may need what the last one stored.
+    Nor does it load what it stores, as an iteration may need what the last one stored. Nor does anything else in it
+    read a sum, which is that of the iterations before.
     """
     end = loop.regions[-1].operations[-1]
     made = [(begin, kernel.values.maker(end, place)) for place, (begin, _) in enumerate(carried(loop))]
     return not _added_in_memory(kernel, loop) and all(
-        one is None or (one.name in _COMBINED and begin in one.operands) for begin, one in made
+        one is None or (one.name in _COMBINED and begin in one.operands and _is_read_by(loop, begin, one, end))
+        for begin, one in made
     )
+
+
+def _is_read_by(loop: Operation, begin: str, sums: Operation, end: Operation) -> bool:
+    """Whether what a loop carries is read by these two alone; of a pointer, which is what it is for, True."""
+    names = {begin, *sums.results}
+    readers = {op.line for op in inside(loop) if names.intersection(op.operands)}
+    return sums.name == "tt.addptr" or readers <= {sums.line, end.line}
 
 
 def _work(kernel: Kernel, operations: Iterable[Operation]) -> float:

@@ -39,17 +39,17 @@ def markdown(folder: Path, collection: int) -> str | None:
     A kernel that nobody could change by its findings counts as one whose speed stays.
     """
     shown = recorded(folder)
-    both = [row for row in shown.rows if row.collection == collection]
-    rows = in_order([row for row in both if row.follows])
+    of_collection = [row for row in shown.rows if row.collection == collection]
+    rows = in_order([row for row in of_collection if row.follows])
     if not rows:
         return None
-    authors = [row for row in both if row.faults]
+    authors = [row for row in of_collection if row.faults]
     if not authors:
         return None
     gained = [row for row in authors if is_faster(row)]
-    ours = best(both)
-    by_findings, by_authors = means(both)
-    by_first = mean_of_first(both)
+    ours = best(of_collection)
+    by_findings, by_authors = means(of_collection)
+    by_first = mean_of_first(of_collection)
     as_fast = sum(ours[row.name] >= MOST_OF * _speedup(row) for row in gained)
     lines = [
         stamped(shown, rows),
@@ -63,7 +63,7 @@ def markdown(folder: Path, collection: int) -> str | None:
         f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
         f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
         "",
-        *md.table(HEAD, (cells(row, _of_author(both, row)) for row in rows)),
+        *md.table(HEAD, (cells(row, _of_author(of_collection, row)) for row in rows)),
     ]
     return "\n".join(lines)
 

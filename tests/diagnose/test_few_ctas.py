@@ -294,7 +294,7 @@ import torch, triton, triton.language as tl
 @triton.jit
 def walk(x, out, n, B: tl.constexpr):
     i = tl.arange(0, B)
-    h = tl.zeros((B,), tl.float32)
+    h, t = tl.zeros((B,), tl.float32), tl.zeros((B,), tl.float32)
     for r in range(0, n):
         LINE
     tl.store(out + i, h)
@@ -311,6 +311,7 @@ walk[(1,)](x, torch.empty(256, device="cuda"), 1024, 256)
         ("h = tl.maximum(h, tl.load(x + r * B + i))", True),
         ("h = tl.sigmoid(h * 0.5 + tl.load(x + r * B + i))", False),  # a recurrence whose last state is stored
         ("h = h * 0.5 + tl.load(x + r * B + i)", False),
+        ("t += tl.load(x + r * B + i); h += t", False),  # each sum so far is read
         ("tl.store(x + r * B + i, tl.load(x + tl.maximum(r - 1, 0) * B + i) + 1)", False),  # of the row before
     ],
 )

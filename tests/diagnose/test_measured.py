@@ -303,7 +303,7 @@ def test_a_hint_near_the_roof_gives_no_more_than_what_is_left():
 
 
 def test_an_error_of_what_the_code_adds_costs_no_measured_finding(monkeypatch):
-    """As of a rule itself, it is told, and the command goes on."""
+    """As of a rule itself, it is printed, and the command goes on."""
     kernel, *_ = inputs.read(str(KERNELS / "planted/same_weights.py"), (), SM_90A)
     known = recorded("layer_norm")
     memory = known.memory.model_copy(update={"unique_gb_per_s": 1960.0})

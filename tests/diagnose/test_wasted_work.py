@@ -770,7 +770,9 @@ def test_bytes_for_units_that_are_no_tensor_cores_are_found_too(tmp_path):
     assert "widened-operands" not in both
     assert both["dot-on-fma"].severity == "high"
     assert "they are int8 in memory" in both["dot-on-fma"].message
-    assert both["dot-on-fma"].advice.startswith("give tl.dot the int8 operands without a conversion")
+    assert both["dot-on-fma"].advice.startswith(
+        "give tl.dot the int8 operands without a conversion: tl.dot sums in int32"
+    )
 
 
 @pytest.mark.parametrize(("step", "neighbours"), [(2, 16), (6, 4), (24, 2)])
