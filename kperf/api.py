@@ -23,8 +23,8 @@ from kperf.trace import CTAS, PASSES
 if TYPE_CHECKING:
     from kperf.compat.triton import CompiledKernel
     from kperf.compat.triton.launches import LaunchCall
-    from kperf.diagnose import kernel as read
-    from kperf.diagnose.history import Histories
+    from kperf.diagnose.reading import kernel as read
+    from kperf.diagnose.script.history import Histories
     from kperf.ir.kept import KeptIr
     from kperf.report.report import Report
     from kperf.trace.analyze.finding import Finding
@@ -104,7 +104,7 @@ class Trace(AbstractContextManager["Trace"]):
         if reason := stack.look().why_no_cuda():
             raise UsageError(reason)
         from kperf.compat.triton.tuning import noted_calls
-        from kperf.diagnose.history import Histories
+        from kperf.diagnose.script.history import Histories
         from kperf.record.files import make_output
         from kperf.report.formats import formats
         from kperf.trace import command
@@ -314,7 +314,7 @@ def _compiled_in(
     """The kernels that a call launches where there is no GPU. Raises `UsageError` if there is none."""
     from kperf.arch import SM_90A
     from kperf.diagnose.inputs import of_launches
-    from kperf.diagnose.without_gpu import launches_of
+    from kperf.diagnose.script.without_gpu import launches_of
     from kperf.trace.capture.script import Script
 
     class Call(Script):

@@ -46,6 +46,9 @@ PUBLIC = {
 
 TRACE_FLOORS = ["instrument", "capture", "analyze"]
 
+DIAGNOSE_FLOORS = [{"thresholds", "finding"}, {"script"}, {"reading"}, {"analyses"}, {"rule", "page"}, {"rules"}]
+"""From what a script launches to the rules; the modules that run the rules lie above all of them."""
+
 
 def imports(path: Path) -> set[str]:
     """The rooms (and inside `trace` the floors) that a module imports, wherever in the file."""
@@ -92,6 +95,18 @@ def test_the_trace_goes_from_the_compiler_to_the_launch_to_the_reading(path: Pat
         parts = name.split(".")
         if parts[:2] == ["kperf", "trace"] and here in TRACE_FLOORS and parts[2] in TRACE_FLOORS:
             assert TRACE_FLOORS.index(parts[2]) <= TRACE_FLOORS.index(here), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((KPERF / "diagnose").rglob("*.py")), ids=lambda p: p.stem)
+def test_the_diagnosis_goes_from_the_script_to_the_kernel_to_the_rules(path: Path):
+    floors = {name: number for number, floor in enumerate(DIAGNOSE_FLOORS) for name in floor}
+    top = len(DIAGNOSE_FLOORS)
+    here = path.relative_to(KPERF / "diagnose").with_suffix("").parts[0]
+    for name in imports(path):
+        parts = name.split(".")
+        # A rule's registry loads its folder.
+        if parts[:2] == ["kperf", "diagnose"] and (here, parts[2]) != ("rule", "rules"):
+            assert floors.get(parts[2], top) <= floors.get(here, top), f"{path} imports {name}"
 
 
 def private(path: Path) -> set[str]:

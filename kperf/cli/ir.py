@@ -14,7 +14,7 @@ from kperf.console import shell_word
 from kperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from kperf.diagnose.kernel import Kernel
+    from kperf.diagnose.reading.kernel import Kernel
     from kperf.report.ladder import Ladder
     from kperf.trace.analyze.finding import Finding
 
@@ -93,7 +93,7 @@ def _ladder(kernel: "Kernel", findings: "list[Finding]", wanted: list[str] | Non
 
     Raises `UsageError` if it has none of them.
     """
-    from kperf.diagnose.lines import frame_of
+    from kperf.diagnose.reading.lines import frame_of
     from kperf.ir.levels import LEVELS, levels_of
     from kperf.report.ladder import Ladder
 

@@ -19,8 +19,8 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
 from kperf.diagnose.experiments import Experiments, is_refuted
 from kperf.diagnose.finding import Diagnoses, Diagnosis
-from kperf.diagnose.lines import source_line
 from kperf.diagnose.page import page
+from kperf.diagnose.reading.lines import source_line
 from kperf.diagnose.rule import has_only_options
 from kperf.diagnose.sarif import sarif
 from kperf.diagnose.thresholds import TUNED_GAIN

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kperf.diagnose.bound import as_measured, bound_of
+from kperf.diagnose.analyses.bound import as_measured, bound_of
+from kperf.diagnose.analyses.loops import longest_loops
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, source_of
-from kperf.diagnose.loops import longest_loops
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, source_of
 from kperf.diagnose.rule import DynamicRule, Rule, doubts_results, dynamic_rules, static_rules
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.diagnose.witness import witnessed

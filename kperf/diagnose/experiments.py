@@ -14,11 +14,11 @@ from kperf.compat.triton.tuning import JitCall, current_call
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
-from kperf.diagnose.history import Histories
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.options import OPTIONS, other_options
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.options import OPTIONS, other_options
 from kperf.diagnose.rule import doubts_results, has_only_options
 from kperf.diagnose.rules import launch_options
+from kperf.diagnose.script.history import Histories
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device

@@ -12,11 +12,11 @@ from kperf.arch import Arch, of
 from kperf.compat.triton import CompiledKernel
 from kperf.compat.triton.sources import constexprs_of, python_function, unspecialised
 from kperf.console import complain
-from kperf.diagnose import functions
-from kperf.diagnose.history import Handover, Histories
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.options import OPTIONS
-from kperf.diagnose.without_gpu import Launches, NoLaunchError, launches_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.options import OPTIONS
+from kperf.diagnose.script import functions
+from kperf.diagnose.script.history import Handover, Histories
+from kperf.diagnose.script.without_gpu import Launches, NoLaunchError, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module

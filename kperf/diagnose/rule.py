@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 

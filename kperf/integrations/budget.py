@@ -10,7 +10,7 @@ import pytest
 
 from kperf.api import Trace, trace
 from kperf.arch import SM_90A, Arch, of
-from kperf.diagnose.fake_cuda import fake_cuda
+from kperf.diagnose.script.fake_cuda import fake_cuda
 from kperf.ir import compile as compiler
 from kperf.ir.offline import Launch, noted_launches
 from kperf.record import device

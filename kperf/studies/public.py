@@ -23,8 +23,8 @@ from kperf.compat.triton import CompiledKernel
 from kperf.compat.triton.launches import LaunchCall, intercepted_launches
 from kperf.console import agreeing
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.history import Histories
 from kperf.diagnose.inputs import of_launch
+from kperf.diagnose.script.history import Histories
 from kperf.errors import UsageError
 from kperf.record import markdown as md
 from kperf.record.store import recorded_folder

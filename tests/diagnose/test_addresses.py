@@ -6,8 +6,8 @@ import pytest
 
 from kperf.arch import GFX942, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S, SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.occupancy import arithmetic_cycles
 
 pytestmark = pytest.mark.kernels
 

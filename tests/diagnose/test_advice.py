@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from kperf.arch import GFX942, SM_90A, SM_100A
-from kperf.diagnose import ends_of_spills, inputs
+from kperf.diagnose import inputs
+from kperf.diagnose.analyses import ends_of_spills
+from kperf.diagnose.analyses.largest import largest_value
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
-from kperf.diagnose.largest import largest_value
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.operations import loops_around
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import loops_around
 from kperf.ir.ttgir import Module
 from kperf.trace.analyze.finding import Estimate, Finding, Source, Witness
 from tests.diagnose.test_kernels import diagnosis_of

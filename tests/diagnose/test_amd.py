@@ -6,9 +6,9 @@ import pytest
 
 from kperf.arch import GFX942, SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.bound import bound_of
+from kperf.diagnose.analyses.bound import bound_of
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.operations import own
+from kperf.diagnose.reading.operations import own
 from tests.diagnose.test_kernels import FAULTY, KERNELS
 from tests.diagnose.test_wasted_work import found
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kperf.arch import SM_90A
-from kperf.diagnose import inputs, spills
+from kperf.diagnose import inputs
+from kperf.diagnose.analyses import spills
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.reading.kernel import Kernel
 from tests.diagnose.test_kernels import KERNELS, diagnosis_of
 from tests.diagnose.test_wasted_work import found
 

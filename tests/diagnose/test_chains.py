@@ -4,7 +4,7 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.chains import chained_loads, is_chase
+from kperf.diagnose.analyses.chains import chained_loads, is_chase
 from tests.diagnose.test_severities import found
 
 pytestmark = pytest.mark.kernels

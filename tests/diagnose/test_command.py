@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 from kperf.arch import SM_103A
 from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
-from kperf.diagnose import command, functions
+from kperf.diagnose import command
 from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis
 from kperf.diagnose.sarif import sarif
+from kperf.diagnose.script import functions
 from kperf.trace.analyze.finding import Finding, Source
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
@@ -244,7 +245,7 @@ def test_a_function_of_a_script_is_compiled_as_it_is_launched():
 
 def test_an_entry_of_tritons_cache_and_its_ttgir_say_the_same(tmp_path):
     from kperf.arch import SM_90A
-    from kperf.diagnose.without_gpu import launches_of
+    from kperf.diagnose.script.without_gpu import launches_of
     from kperf.trace.capture.script import Script
 
     (launch,) = launches_of(Script(str(DRAFT), ()), SM_90A).kernels
@@ -560,7 +561,7 @@ def test_functions_of_torch_cuda_stay_apart():
     import torch
 
     from kperf.arch import SM_90A
-    from kperf.diagnose import fake_cuda
+    from kperf.diagnose.script import fake_cuda
 
     with fake_cuda.fake_cuda(SM_90A):
         ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == fake_cuda.__name__]

@@ -8,8 +8,8 @@ from kperf.arch import SM_90A
 from kperf.compat.triton.tuning import Tuning
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
-from kperf.diagnose.history import History
 from kperf.diagnose.rules import autotuner_list
+from kperf.diagnose.script.history import History
 
 pytestmark = pytest.mark.kernels
 

@@ -3,7 +3,8 @@
 import pytest
 
 from kperf.arch import GFX942, SM_80, SM_90A
-from kperf.diagnose import divisions, inputs
+from kperf.diagnose import inputs
+from kperf.diagnose.analyses import divisions
 from kperf.diagnose.rules import loop_division
 from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found

@@ -124,7 +124,7 @@ def test_machine_code_is_read_where_the_ttgir_asks_for_it(name):
 @pytest.mark.parametrize(("name", "assembled"), [("clean/gemm", False), ("planted/spills", True)])
 def test_a_kernel_is_assembled_again_only_where_its_wgmma_wait_for_each_other(monkeypatch, name, assembled):
     asked = []
-    monkeypatch.setattr("kperf.diagnose.kernel.ptxas_says", lambda *given: asked.append(given) or "")
+    monkeypatch.setattr("kperf.diagnose.reading.kernel.ptxas_says", lambda *given: asked.append(given) or "")
     diagnose(inputs.read(str(KERNELS / f"{name}.py"), (), SM_90A)[0])
     assert len(asked) == assembled
 

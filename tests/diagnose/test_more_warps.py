@@ -7,10 +7,10 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.analyses.spills import Spills, spills
+from kperf.diagnose.analyses.warps import warps_repeat_work
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.rules import register_spills
-from kperf.diagnose.spills import Spills, spills
-from kperf.diagnose.warps import warps_repeat_work
 from kperf.ir import compile as compiler
 from tests.diagnose.test_kernels import KERNELS
 from tests.diagnose.test_measured import recorded

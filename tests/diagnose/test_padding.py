@@ -2,7 +2,7 @@
 
 import pytest
 
-from kperf.diagnose import masked_rows
+from kperf.diagnose.analyses import masked_rows
 from tests.diagnose.test_severities import found as found_in_script
 from tests.diagnose.test_wasted_work import found
 

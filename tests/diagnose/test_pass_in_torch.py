@@ -6,7 +6,7 @@ import torch
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import FAILED, diagnose
-from kperf.diagnose.operators import Operators
+from kperf.diagnose.script.operators import Operators
 
 pytestmark = pytest.mark.kernels
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from kperf.diagnose.repetitions import of_repetitions
+from kperf.diagnose.analyses.repetitions import of_repetitions
 from tests.diagnose.test_wasted_work import found
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.options import halved, scaled
-from kperf.diagnose.tile_lengths import TileLengths, tile_lengths
+from kperf.diagnose.reading.options import halved, scaled
+from kperf.diagnose.reading.tile_lengths import TileLengths, tile_lengths
 from kperf.ir.locations import Frame
 
 SOURCE = """

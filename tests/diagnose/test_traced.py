@@ -9,7 +9,7 @@ import pytest
 import kperf
 from kperf.console import WholeConsole
 from kperf.diagnose import command
-from kperf.diagnose.lines import source_of
+from kperf.diagnose.reading.lines import source_of
 from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
 from kperf.ir.compile import machine_code

@@ -4,8 +4,8 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.analyses.loops import longest_loops
 from kperf.diagnose.engine import _with_measured, diagnose
-from kperf.diagnose.loops import longest_loops
 from kperf.trace.analyze.finding import Finding
 
 pytestmark = pytest.mark.kernels

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kperf.compat.cupti import PcSample
-from kperf.diagnose.bound import as_measured
+from kperf.diagnose.analyses.bound import as_measured
 from kperf.diagnose.engine import diagnose_timeline
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.rule import all_rules

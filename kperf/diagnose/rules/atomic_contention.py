@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.masks import conditions_of
-from kperf.diagnose.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas
-from kperf.diagnose.operations import ATOMICS, STORES, inside, loops_around
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas
+from kperf.diagnose.analyses.waves import origins_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
+from kperf.diagnose.reading.masks import conditions_of
+from kperf.diagnose.reading.operations import ATOMICS, STORES, inside, loops_around
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
-from kperf.diagnose.waves import origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, constant

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kperf.compat.triton.tuning import Tuning
-from kperf.diagnose.history import History
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.options import MOST_WARPS, more_warps
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.options import MOST_WARPS, more_warps
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.history import History
 from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.trace.analyze.finding import Finding
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import Arch
-from kperf.diagnose.accesses import run_of
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import loops_around
+from kperf.diagnose.reading.accesses import run_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BANK_WAYS
 from kperf.ir.layouts import Coordinates, tensor_types

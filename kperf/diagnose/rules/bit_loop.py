@@ -4,12 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kperf.diagnose.comparisons import axis_of, beside, is_along, is_broadcast, is_given
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one, source
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import inside, loops_around
+from kperf.diagnose.analyses.comparisons import axis_of, beside, is_along, is_broadcast, is_given
+from kperf.diagnose.analyses.loops import carried, innermost
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.masks import CASTS, FLOATS, MOVES, chooses_one, source
+from kperf.diagnose.reading.operations import inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

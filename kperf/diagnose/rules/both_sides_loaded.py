@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.bound import bound_of
-from kperf.diagnose.dropped import KEPT, gain_without, is_even, moved_by
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.masks import conditions_of
-from kperf.diagnose.operations import LOOPS, mask_place
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.bound import bound_of
+from kperf.diagnose.analyses.dropped import KEPT, gain_without, is_even, moved_by
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.masks import conditions_of
+from kperf.diagnose.reading.operations import LOOPS, mask_place
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.operations import MMAS, loops_around, own
+from kperf.diagnose.analyses.serialised import serialised
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.serialised import serialised
 from kperf.ir.dataflow import ASYNC_COPY, COPY, DOT
 from kperf.ir.operand_registers import overwritten
 from kperf.ir.races import Race, races

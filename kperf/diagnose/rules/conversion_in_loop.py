@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import always, repeated
-from kperf.diagnose.operations import STORES, TMA_LOADS
+from kperf.diagnose.analyses.loops import always, repeated
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import STORES, TMA_LOADS
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.thresholds import CONVERSION_BYTES

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import ATOMICS, MMAS, STORES, inside, loops_around, own
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, MMAS, STORES, inside, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.trace.analyze.finding import Finding
 

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
-from kperf.diagnose.factors import CASTS, joins_rows, products_of, sums
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.loops import carried, read
-from kperf.diagnose.occupancy import arithmetic_of_cta, moved_bytes
-from kperf.diagnose.operations import LOOPS, STORES, loops_around, own
-from kperf.diagnose.options import LEAST_TILE
+from kperf.diagnose.analyses.factors import CASTS, joins_rows, products_of, sums
+from kperf.diagnose.analyses.loops import carried, read
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, moved_bytes
+from kperf.diagnose.analyses.shared_tiles import vector_products
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
+from kperf.diagnose.reading.operations import LOOPS, STORES, loops_around, own
+from kperf.diagnose.reading.options import LEAST_TILE
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.small_tile import SMALL_SIDE, larger_side
-from kperf.diagnose.shared_tiles import vector_products
 from kperf.diagnose.thresholds import BUSY_INTENSITY, MEDIUM_GAIN, SEVERE_GAIN, SMALL_TILE_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operands import in_memory, runs_on_fma, to_narrow, widened_operands
-from kperf.diagnose.operations import mma_element
+from kperf.diagnose.analyses.operands import in_memory, runs_on_fma, to_narrow, widened_operands
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import mma_element
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.measured import finding, saved
+from kperf.diagnose.analyses.measured import finding, saved
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import EXPOSED_SHARE
 from kperf.trace.analyze.finding import Finding

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
 from kperf.console import agreeing
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.divisions import distinct, division_cycles, is_of_elements
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import (
+from kperf.diagnose.analyses.divisions import distinct, division_cycles, is_of_elements
+from kperf.diagnose.analyses.occupancy import (
     arithmetic_bounds,
     arithmetic_cycles,
     arithmetic_of_cta,
@@ -18,10 +16,12 @@ from kperf.diagnose.occupancy import (
     moved_bytes,
     warps_of_vectors,
 )
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, own
-from kperf.diagnose.options import named, scaled, with_option
+from kperf.diagnose.analyses.starts import Starts, holds_all, is_row, larger, starts_of
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, STORES, own
+from kperf.diagnose.reading.options import named, scaled, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.starts import Starts, holds_all, is_row, larger, starts_of
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_AHEAD_BYTES, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.masks import CASTS, is_fixed, masked, source
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import LOADS, STORES, inside, loops_around, mask_place, own
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.masks import CASTS, is_fixed, masked, source
+from kperf.diagnose.reading.operations import LOADS, STORES, inside, loops_around, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around
-from kperf.diagnose.options import scaled, with_option
+from kperf.diagnose.analyses.occupancy import gain_of_more_bytes, warps_of_vectors
+from kperf.diagnose.analyses.starts import holds_all, larger, starts_of
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around
+from kperf.diagnose.reading.options import scaled, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.starts import holds_all, larger, starts_of
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.measured import finding
+from kperf.diagnose.analyses.measured import finding
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import IDLE_SHARE, SEVERE_SHARE, UNEVEN_CTAS
 from kperf.trace.analyze.finding import Finding

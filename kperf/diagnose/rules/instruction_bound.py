@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.divisions import distinct, instructions_of, is_of_elements
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.measured import by_instructions, finding, share_of_copy
+from kperf.diagnose.analyses.divisions import distinct, instructions_of, is_of_elements
+from kperf.diagnose.analyses.measured import by_instructions, finding, share_of_copy
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.rules.loop_division import advice
 from kperf.diagnose.thresholds import NEAR_ROOF

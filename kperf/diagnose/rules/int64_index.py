@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.operations import LOOPS, TMA_LOADS, own
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import LOOPS, TMA_LOADS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types

@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200
-from kperf.diagnose.cta_values import Cta, CtaValues, last_cta, some_ctas
-from kperf.diagnose.history import Handover
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
-from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.traffic import (
+from kperf.diagnose.analyses.traffic import (
     asked_bytes,
     cta_of,
     gain_of_bytes,
@@ -23,7 +17,13 @@ from kperf.diagnose.traffic import (
     tensor_bytes,
     tensors_bytes,
 )
-from kperf.diagnose.waves import origins_of
+from kperf.diagnose.analyses.waves import origins_of
+from kperf.diagnose.reading.cta_values import Cta, CtaValues, last_cta, some_ctas
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.history import Handover
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS, NextIteration
 from kperf.trace.analyze.finding import Finding

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.options import other_options
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.options import other_options
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN, TUNED_GAIN
 from kperf.trace.analyze.finding import Finding

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
-from kperf.diagnose.history import Slices
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import largest_bytes
-from kperf.diagnose.occupancy import arithmetic_of_cta, mma_cycles
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, TMA_STORES
+from kperf.diagnose.analyses.loops import largest_bytes
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, TMA_STORES
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.history import Slices
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 
 from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.chains import chained_loads, is_chase
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import (
+from kperf.diagnose.analyses.chains import chained_loads, is_chase
+from kperf.diagnose.analyses.occupancy import (
     arithmetic_cycles,
     arithmetic_of_cta,
     bytes_of_cta,
@@ -16,9 +14,11 @@ from kperf.diagnose.occupancy import (
     mma_cycles,
     moved_bytes,
 )
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around, own
+from kperf.diagnose.analyses.splits import can_be_split, combines, further
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.splits import can_be_split, combines, further
 from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kperf.diagnose.comparisons import (
+from kperf.diagnose.analyses.comparisons import (
     GATHER_CYCLES,
     axis_of,
     beside,
@@ -18,10 +18,10 @@ from kperf.diagnose.comparisons import (
     memory_of_operand,
     unshaped,
 )
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
+from kperf.diagnose.analyses.loops import carried, innermost
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

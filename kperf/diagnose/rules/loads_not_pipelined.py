@@ -6,10 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.loops import (
+from kperf.diagnose.analyses.loops import (
     INTO_REGISTERS,
     UNPIPELINED,
     depths_of_sums,
@@ -22,22 +19,10 @@ from kperf.diagnose.loops import (
     times_of,
     with_stages,
 )
-from kperf.diagnose.occupancy import ctas
-from kperf.diagnose.operations import ASYNC_COPIES, MMAS, STORES, loops_around, own
-from kperf.diagnose.options import named, scaled
-from kperf.diagnose.rule import Rule
-from kperf.diagnose.spills import gain_without_spills
-from kperf.diagnose.strides import descriptor_in_parts, unless_one
-from kperf.diagnose.thresholds import (
-    BUFFERED_ELEMENTS,
-    LEAST_AHEAD_BYTES,
-    MEDIUM_GAIN,
-    SEVERE_GAIN,
-    SM_BYTES_IN_FLIGHT,
-    VECTOR_BYTES,
-)
-from kperf.diagnose.unrolled import Unrolled, unrolled
-from kperf.diagnose.vectors import (
+from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.spills import gain_without_spills
+from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
+from kperf.diagnose.analyses.vectors import (
     FROM_MEMORY,
     gain_of_wider,
     hidden_in_loop,
@@ -48,7 +33,22 @@ from kperf.diagnose.vectors import (
     wrapped,
     wrapped_by,
 )
-from kperf.diagnose.waves import memory_bounds
+from kperf.diagnose.analyses.waves import memory_bounds
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import ASYNC_COPIES, MMAS, STORES, loops_around, own
+from kperf.diagnose.reading.options import named, scaled
+from kperf.diagnose.reading.strides import descriptor_in_parts, unless_one
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import (
+    BUFFERED_ELEMENTS,
+    LEAST_AHEAD_BYTES,
+    MEDIUM_GAIN,
+    SEVERE_GAIN,
+    SM_BYTES_IN_FLIGHT,
+    VECTOR_BYTES,
+)
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import LEVELS, Finding, Level

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.comparisons import (
+from kperf.diagnose.analyses.comparisons import (
     GATHER_CYCLES,
     axis_of,
     beside,
@@ -20,16 +19,17 @@ from kperf.diagnose.comparisons import (
     loaded,
     unshaped,
 )
-from kperf.diagnose.dropped import moved_by
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, mma_cycles
-from kperf.diagnose.one_hot import OneHot, one_hot_products
-from kperf.diagnose.operations import ATOMICS, LOOPS, MMAS, STORES, inside, loops_around
+from kperf.diagnose.analyses.dropped import moved_by
+from kperf.diagnose.analyses.loops import carried, innermost
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles, mma_cycles
+from kperf.diagnose.analyses.one_hot import OneHot, one_hot_products
+from kperf.diagnose.analyses.waves import COPIED_SHARE
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.waves import COPIED_SHARE
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

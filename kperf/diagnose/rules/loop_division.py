@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.divisions import (
+from kperf.diagnose.analyses.divisions import (
     CALLED,
     DIVISIONS,
     LEAST_ELEMENTS,
@@ -20,15 +19,16 @@ from kperf.diagnose.divisions import (
     is_of_elements,
     numbers_of_thread,
 )
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.loops import largest_bytes
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, own
-from kperf.diagnose.remainders import Sum, sums_of_remainders
+from kperf.diagnose.analyses.loops import largest_bytes
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.analyses.remainders import Sum, sums_of_remainders
+from kperf.diagnose.analyses.waves import COPIED_SHARE
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.waves import COPIED_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -5,15 +5,16 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.atomics import meets_other_ctas
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.largest import largest_value
-from kperf.diagnose.lines import frame_of, source_of
-from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, with_stages
-from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, TMA_LOADS, own
-from kperf.diagnose.options import halved, more_warps, named, scaled, warps_advice
-from kperf.diagnose.pipelines import for_one_more_cta, pipelines
+from kperf.diagnose.analyses.atomics import meets_other_ctas
+from kperf.diagnose.analyses.largest import largest_value
+from kperf.diagnose.analyses.loops import buffers, is_recurrence, launch_gives_stages, with_stages
+from kperf.diagnose.analyses.occupancy import arithmetic_bounds, bytes_at_once, ctas, launched_ctas, least_ctas
+from kperf.diagnose.analyses.pipelines import for_one_more_cta, pipelines
+from kperf.diagnose.analyses.warps import issue_cycles, warps_repeat_work
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, source_of
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, TMA_LOADS, own
+from kperf.diagnose.reading.options import halved, more_warps, named, scaled, warps_advice
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
@@ -22,7 +23,6 @@ from kperf.diagnose.thresholds import (
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
 )
-from kperf.diagnose.warps import issue_cycles, warps_repeat_work
 from kperf.trace.analyze.finding import Finding
 
 

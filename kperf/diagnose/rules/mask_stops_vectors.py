@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import compared_with
+from kperf.diagnose.analyses.vectors import OF_MASKS, Vector, findings, quotients_at_end
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import compared_with
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import OF_MASKS, Vector, findings, quotients_at_end
 from kperf.trace.analyze.finding import Finding
 
 _MULTIPLE = 16

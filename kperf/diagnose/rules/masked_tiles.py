@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import operations
-from kperf.diagnose.bound import bound_of
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lengths import Idle, idle_iterations
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.masked_rows import MaskedRows, masked_rows
-from kperf.diagnose.masks import conditions_of
-from kperf.diagnose.operations import LOOPS, MMAS, STORES, inside, mask_place, own
+from kperf.diagnose.analyses.bound import bound_of
+from kperf.diagnose.analyses.lengths import Idle, idle_iterations
+from kperf.diagnose.analyses.masked_rows import MaskedRows, masked_rows
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
+from kperf.diagnose.reading.masks import conditions_of
+from kperf.diagnose.reading.operations import LOOPS, MMAS, STORES, inside, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SEVERE_GAIN
 from kperf.ir.outcomes import LARGE, constant_number

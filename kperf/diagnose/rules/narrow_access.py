@@ -4,10 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import VECTOR_BYTES
-from kperf.diagnose.vectors import (
+from kperf.diagnose.analyses.vectors import (
     FROM_MEMORY,
     Cause,
     Vector,
@@ -17,6 +14,9 @@ from kperf.diagnose.vectors import (
     passed_in_parts,
     wrapped,
 )
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import VECTOR_BYTES
 from kperf.trace.analyze.finding import Finding
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.measured import finding, moved_gb_per_s, share_of_copy
+from kperf.diagnose.analyses.measured import finding, moved_gb_per_s, share_of_copy
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.trace.analyze.finding import Finding

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200_ATOMIC_BYTES_PER_CYCLE
-from kperf.diagnose.atomics import hands_over
-from kperf.diagnose.cta_values import CtaValues, last_cta, some_ctas
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
+from kperf.diagnose.analyses.atomics import hands_over
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
+from kperf.diagnose.analyses.waves import origins_of
+from kperf.diagnose.reading.cta_values import CtaValues, last_cta, some_ctas
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
-from kperf.diagnose.waves import origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS, SHIFTS, Value

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kperf.arch import H200, H200_ATOMIC_BYTES_PER_CYCLE
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import tile_bytes
-from kperf.diagnose.operations import MMAS, loops_around
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.loops import tile_bytes
+from kperf.diagnose.analyses.waves import Schedule, schedule_of, traffic
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import MMAS, loops_around
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.waves import Schedule, schedule_of, traffic
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 

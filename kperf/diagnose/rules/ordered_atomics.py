@@ -15,11 +15,11 @@ from kperf.arch import (
     H200_ATOMIC_NS,
     H200_COPY_GB_PER_S,
 )
-from kperf.diagnose.atomics import hands_over
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.occupancy import bytes_of_cta, ctas
-from kperf.diagnose.operations import LOADS
+from kperf.diagnose.analyses.atomics import hands_over
+from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.operations import LOADS
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200
-from kperf.diagnose.bound import bound_of
-from kperf.diagnose.fillings import fillings
-from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.occupancy import arithmetic_cycles, ctas, mma_cycles, moved_bytes
-from kperf.diagnose.operations import LOOPS, MMAS, mma_element, mma_shape, own
-from kperf.diagnose.options import LEAST_TILE, scaled
+from kperf.diagnose.analyses.bound import bound_of
+from kperf.diagnose.analyses.fillings import fillings
+from kperf.diagnose.analyses.kept import kept_of_products
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, mma_cycles, moved_bytes
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
+from kperf.diagnose.reading.operations import LOOPS, MMAS, mma_element, mma_shape, own
+from kperf.diagnose.reading.options import LEAST_TILE, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, PADDED_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes

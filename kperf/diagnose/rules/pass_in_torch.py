@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from kperf.diagnose.cta_values import Cta, CtaValues, some_ctas
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
-from kperf.diagnose.operators import Pass
+from kperf.diagnose.analyses.traffic import asked_bytes, gain_of_bytes, iterations_in, launch_bytes, tensor_bytes
+from kperf.diagnose.reading.cta_values import Cta, CtaValues, some_ctas
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.operators import Pass
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.traffic import asked_bytes, gain_of_bytes, iterations_in, launch_bytes, tensor_bytes
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

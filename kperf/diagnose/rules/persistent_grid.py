@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.occupancy import arithmetic_bounds, ctas
-from kperf.diagnose.operations import LOOPS, MMAS, inside, loops_around
+from kperf.diagnose.analyses.loops import carried, innermost
+from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas
+from kperf.diagnose.analyses.waves import bounds_of, memory_bounds, origins_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOOPS, MMAS, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.waves import bounds_of, memory_bounds, origins_of
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import loop_begins

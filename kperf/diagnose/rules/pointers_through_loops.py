@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from kperf.arch import H200
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.loops import always, carried, reached, read, repeated
-from kperf.diagnose.occupancy import ctas, mma_cycles
-from kperf.diagnose.operations import MMAS, loops_around, own
+from kperf.diagnose.analyses.loops import always, carried, reached, read, repeated
+from kperf.diagnose.analyses.occupancy import ctas, mma_cycles
+from kperf.diagnose.analyses.warps import iteration_of, slots
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
+from kperf.diagnose.reading.operations import MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import DEPENDENT_CYCLES, MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.warps import iteration_of, slots
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.machine import Instruction, width
 from kperf.ir.ttgir import Operation

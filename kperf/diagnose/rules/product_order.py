@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.loops import carried
-from kperf.diagnose.operations import MMAS, inside, loops_around, mma_element, mma_shape
+from kperf.diagnose.analyses.loops import carried
+from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
+from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE, origins_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import MMAS, inside, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
-from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE, origins_of
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

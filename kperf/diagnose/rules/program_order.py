@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import TMA_LOADS
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.waves import Numbers, Schedule, schedule_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import TMA_LOADS
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.waves import Numbers, Schedule, schedule_of
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.analyses.starts import larger, starts_of
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.starts import larger, starts_of
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 

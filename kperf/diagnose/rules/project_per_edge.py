@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import tile_bytes
-from kperf.diagnose.operations import MMAS, loops_around, mma_element, mma_shape
+from kperf.diagnose.analyses.loops import tile_bytes
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import MMAS, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes, tensor_types

@@ -4,12 +4,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kperf.diagnose.comparisons import axis_of, beside, is_broadcast, is_given, is_one_more, memory_of_operand, unshaped
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, innermost
-from kperf.diagnose.masks import CASTS, FLOATS, chooses_one, conditions_of
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
+from kperf.diagnose.analyses.comparisons import (
+    axis_of,
+    beside,
+    is_broadcast,
+    is_given,
+    is_one_more,
+    memory_of_operand,
+    unshaped,
+)
+from kperf.diagnose.analyses.loops import carried, innermost
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.masks import CASTS, FLOATS, chooses_one, conditions_of
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

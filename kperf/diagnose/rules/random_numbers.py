@@ -4,10 +4,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import loops_around, own
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import RANDOM_SHARE
 from kperf.ir.layouts import tensor_types

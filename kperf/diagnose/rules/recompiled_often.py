@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from kperf.console import agreeing
-from kperf.diagnose.history import History
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.analyses.vectors import narrowed_by
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.history import History
 from kperf.diagnose.thresholds import COMPILATIONS, MANY_COMPILATIONS
-from kperf.diagnose.vectors import narrowed_by
 from kperf.trace.analyze.finding import Finding
 
 _SHOWN = 8

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import always, carried, reached, read, repeated, stored
-from kperf.diagnose.occupancy import bytes_of_cta, ctas
-from kperf.diagnose.operations import LOADS, LOOPS, MMAS, STORES, TMA_LOADS, inside, own
-from kperf.diagnose.options import with_option
+from kperf.diagnose.analyses.loops import always, carried, reached, read, repeated, stored
+from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas
+from kperf.diagnose.analyses.warps import issue_slots, with_warps
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, STORES, TMA_LOADS, inside, own
+from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     ELEMENTS_OF_THREAD,
@@ -21,7 +22,6 @@ from kperf.diagnose.thresholds import (
     REDUCTION_CYCLES,
     SEVERE_GAIN,
 )
-from kperf.diagnose.warps import issue_slots, with_warps
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -16,13 +16,16 @@ from kperf.arch import (
     H200_L2_LINE_BYTES_PER_CYCLE,
 )
 from kperf.console import agreeing
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.atomics import reads_atomics
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.loops import read_by_wgmma
-from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
-from kperf.diagnose.operations import (
+from kperf.diagnose.analyses.atomics import reads_atomics
+from kperf.diagnose.analyses.loops import read_by_wgmma
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
+from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
+from kperf.diagnose.analyses.sweeps import Swept, fits_l1, swept_by, table_of
+from kperf.diagnose.analyses.warps import warps_of_row
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.operations import (
     ATOMICS,
     LOADS,
     MMAS,
@@ -33,14 +36,11 @@ from kperf.diagnose.operations import (
     loops_around,
     own,
 )
-from kperf.diagnose.options import with_option
-from kperf.diagnose.pointers import name_of, names_of
-from kperf.diagnose.repetitions import of_repetitions, repetitions
+from kperf.diagnose.reading.options import with_option
+from kperf.diagnose.reading.pointers import name_of, names_of
+from kperf.diagnose.reading.strides import next_cta
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.strides import next_cta
-from kperf.diagnose.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.warps import warps_of_row
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 

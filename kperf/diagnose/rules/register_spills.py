@@ -3,27 +3,27 @@
 from collections.abc import Iterator, Sequence
 
 from kperf.console import agreeing
-from kperf.diagnose.ends_of_spills import (
+from kperf.diagnose.analyses.ends_of_spills import (
     TO_END_SPILLS,
     Option,
     is_whole_row,
     options,
     shorter_tile,
 )
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.largest import Largest, largest_value
-from kperf.diagnose.loops import tile_bytes
-from kperf.diagnose.operations import MMAS, own
-from kperf.diagnose.options import MOST_WARPS, more_warps, scaled, with_option
+from kperf.diagnose.analyses.largest import Largest, largest_value
+from kperf.diagnose.analyses.loops import tile_bytes
+from kperf.diagnose.analyses.serialised import serialised
+from kperf.diagnose.analyses.spills import Spills, spills
+from kperf.diagnose.analyses.vectors import hidden_in_loop
+from kperf.diagnose.analyses.warps import most_registers, warps_change, warps_repeat_work
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import MMAS, own
+from kperf.diagnose.reading.options import MOST_WARPS, more_warps, scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
 from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
-from kperf.diagnose.serialised import serialised
-from kperf.diagnose.spills import Spills, spills
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REGISTER_BYTES
-from kperf.diagnose.vectors import hidden_in_loop
-from kperf.diagnose.warps import most_registers, warps_change, warps_repeat_work
 from kperf.trace.analyze.finding import Finding, Level
 
 _FEW = 0.5

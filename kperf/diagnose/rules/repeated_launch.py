@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.history import Chain, Series
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.script.history import Chain, Series
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value

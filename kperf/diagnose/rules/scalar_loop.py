@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.numbers_at_once import gain_of_all_at_once, number_bytes
-from kperf.diagnose.occupancy import warps_of_vectors
-from kperf.diagnose.operations import (
+from kperf.diagnose.analyses.numbers_at_once import gain_of_all_at_once, number_bytes
+from kperf.diagnose.analyses.occupancy import warps_of_vectors
+from kperf.diagnose.analyses.rarely import rarely_working
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import (
     ASYNC_COPIES,
     ATOMICS,
     LOADS,
@@ -17,8 +18,7 @@ from kperf.diagnose.operations import (
     loops_around,
     own,
 )
-from kperf.diagnose.options import with_option
-from kperf.diagnose.rarely import rarely_working
+from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types

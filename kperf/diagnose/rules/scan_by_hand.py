@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.masks import masked, source
-from kperf.diagnose.occupancy import arithmetic_cycles, bytes_or_mma_cycles
-from kperf.diagnose.operations import inside, loops_around, own
-from kperf.diagnose.options import LEAST_TILE
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.masks import masked, source
+from kperf.diagnose.reading.operations import inside, loops_around, own
+from kperf.diagnose.reading.options import LEAST_TILE
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import TensorType, tensor_types

@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import bytes_or_mma_cycles
-from kperf.diagnose.operations import LIBRARY_MATH, MMAS, loops_around, own
+from kperf.diagnose.analyses.occupancy import bytes_or_mma_cycles
+from kperf.diagnose.analyses.tables import table_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LIBRARY_MATH, MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.tables import table_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

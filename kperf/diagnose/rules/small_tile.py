@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200
-from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, intensity
-from kperf.diagnose.operations import LOADS, MMAS, loops_around, mma_shape, own
-from kperf.diagnose.options import named, scaled
+from kperf.diagnose.analyses.kept import kept_of_products
+from kperf.diagnose.analyses.loops import carried, intensity
+from kperf.diagnose.analyses.waves import memory_bounds
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, MMAS, loops_around, mma_shape, own
+from kperf.diagnose.reading.options import named, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
-from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import buffers
+from kperf.diagnose.analyses.loops import buffers
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.trace.analyze.finding import Finding
 

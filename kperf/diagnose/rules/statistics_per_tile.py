@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
-from kperf.diagnose.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_STORES, inside, loops_around
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
+from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
+from kperf.diagnose.analyses.waves import Numbers, origins_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
-from kperf.diagnose.waves import Numbers, origins_of
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import BOUNDS

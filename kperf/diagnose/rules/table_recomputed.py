@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import lines_of
-from kperf.diagnose.occupancy import arithmetic_of_cta
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta
+from kperf.diagnose.analyses.tables import table_of
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.tables import table_of
 from kperf.diagnose.thresholds import SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil, prod, sqrt
 
-from kperf.diagnose.measured import finding
+from kperf.diagnose.analyses.measured import finding
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import IDLE_SHARE, SEVERE_SHARE, UNEVEN_CTAS
 from kperf.trace.analyze.finding import Finding

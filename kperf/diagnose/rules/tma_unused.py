@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import LOADS, MMAS, own
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, MMAS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LEAST_TILE_BYTES, VECTOR_BYTES
 from kperf.trace.analyze.finding import Finding

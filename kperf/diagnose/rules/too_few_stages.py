@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from kperf.arch import SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import buffers, launch_gives_stages, loop_line, own_stages, with_stages
-from kperf.diagnose.occupancy import ctas
-from kperf.diagnose.operations import MMAS, own
+from kperf.diagnose.analyses.loops import buffers, launch_gives_stages, loop_line, own_stages, with_stages
+from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.warps import issue_cycles
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import MMAS, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEMORY_LATENCY_CYCLES, STAGES_WANTED
-from kperf.diagnose.warps import issue_cycles
 from kperf.trace.analyze.finding import Finding
 
 _WANTED = (STAGES_WANTED, STAGES_WANTED + 1)

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.ends_of_spills import TO_END_SPILLS, options, shorter_tile
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.largest import largest_value
-from kperf.diagnose.occupancy import bytes_at_once, ctas
-from kperf.diagnose.operations import LOADS, MMAS
-from kperf.diagnose.options import MOST_WARPS, with_option
+from kperf.diagnose.analyses.ends_of_spills import TO_END_SPILLS, options, shorter_tile
+from kperf.diagnose.analyses.largest import largest_value
+from kperf.diagnose.analyses.occupancy import bytes_at_once, ctas
+from kperf.diagnose.analyses.spills import spills
+from kperf.diagnose.analyses.warps import warps_of_row
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, MMAS
+from kperf.diagnose.reading.options import MOST_WARPS, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.spills import spills
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW, REGISTER_BYTES, SM_BYTES_IN_FLIGHT
-from kperf.diagnose.warps import warps_of_row
 from kperf.trace.analyze.finding import Finding, Level
 
 _WIDE = 32

@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
-from kperf.diagnose.operations import LOADS, STORES, loops_around, own
-from kperf.diagnose.pointers import tensor_of
-from kperf.diagnose.repetitions import of_repetitions, repetitions
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
+from kperf.diagnose.analyses.sweeps import fits_l1, swept_by
+from kperf.diagnose.analyses.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.operations import LOADS, STORES, loops_around, own
+from kperf.diagnose.reading.pointers import tensor_of
+from kperf.diagnose.reading.strides import descriptor_in_parts, next_cta, unless_one
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.strides import descriptor_in_parts, next_cta, unless_one
-from kperf.diagnose.sweeps import fits_l1, swept_by
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
-from kperf.diagnose.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.ir.values import SHIFTS
 from kperf.trace.analyze.finding import Finding, Level

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.loops import carried, read
-from kperf.diagnose.operations import loops_around, mma_element
-from kperf.diagnose.options import more_warps, warps_advice
+from kperf.diagnose.analyses.loops import carried, read
+from kperf.diagnose.analyses.serialised import Serialised, serialised
+from kperf.diagnose.analyses.spills import gain_without_spills, spills
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import loops_around, mma_element
+from kperf.diagnose.reading.options import more_warps, warps_advice
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.serialised import Serialised, serialised
-from kperf.diagnose.spills import gain_without_spills, spills
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -8,11 +8,11 @@ import numpy as np
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operations import LOADS, TMA_LOADS, loops_around, mma_element, mma_shape
-from kperf.diagnose.options import scaled, with_option
+from kperf.diagnose.analyses.waves import memory_bounds
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import LOADS, TMA_LOADS, loops_around, mma_element, mma_shape
+from kperf.diagnose.reading.options import scaled, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.waves import memory_bounds
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level

@@ -2,9 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.operands import WORDS, Widened, in_memory, runs_on_fma, scaled_after, to_narrow, widened_operands
-from kperf.diagnose.operations import MMAS
+from kperf.diagnose.analyses.operands import (
+    WORDS,
+    Widened,
+    in_memory,
+    runs_on_fma,
+    scaled_after,
+    to_narrow,
+    widened_operands,
+)
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import MMAS
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of
-from kperf.diagnose.occupancy import arithmetic_cycles, arithmetic_of_cta
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, arithmetic_of_cta
+from kperf.diagnose.analyses.sweeps import fits_l1
+from kperf.diagnose.analyses.windows import Level, Window, windows
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.sweeps import fits_l1
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, SEVERE_GAIN
-from kperf.diagnose.windows import Level, Window, windows
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.accesses import Access
-from kperf.diagnose.bound import bound_of
-from kperf.diagnose.comparisons import axis_of
-from kperf.diagnose.dropped import KEPT, gain_without, is_even, moved_by
-from kperf.diagnose.kernel import Kernel
-from kperf.diagnose.lines import frame_of, lines_of
-from kperf.diagnose.masks import CASTS, FLOATS, MOVES, chooses_one
-from kperf.diagnose.operations import ATOMICS, LOADS, LOOPS, mask_place
-from kperf.diagnose.pointers import name_of
+from kperf.diagnose.analyses.bound import bound_of
+from kperf.diagnose.analyses.comparisons import axis_of
+from kperf.diagnose.analyses.dropped import KEPT, gain_without, is_even, moved_by
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of, lines_of
+from kperf.diagnose.reading.masks import CASTS, FLOATS, MOVES, chooses_one
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, mask_place
+from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types

@@ -1,0 +1,141 @@
+"""Launches whose CTAs take longer to start than what they load, store and compute takes."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, ctas
+from kperf.diagnose.reading.accesses import Access
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
+from kperf.diagnose.reading.options import named, scaled
+from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
+from kperf.ir.layouts import tensor_types
+
+_LATENCY_NS = LEAST_SM_BYTES / H200.arch.memory_bytes_per_cycle * 1e3 / H200.max_mhz
+"""Of a load under load."""
+_L2_BYTES_PER_NS = H200.l2_bytes_per_cycle * H200.sms * H200.max_mhz / 1e3
+_OTHER_WORK = (*LOOPS, *MMAS, *ATOMICS, *TMA_LOADS, *TMA_STORES)
+"""Operations whose time is not counted here."""
+_HALF = 2
+"""So many times as large as CTAs that start in the time of their work, they take half of it to start."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """A launch of CTAs that end sooner than the GPU starts as many; times of the whole launch in ns.
+
+    waves: how often the launch fills the GPU with CTAs. starting: the CTAs, one after another. working: device memory,
+    for each byte that they ask for, or their arithmetic. least: the same, if device memory moves each byte of a tensor
+    once, and L2 the others.
+    """
+
+    ctas: int
+    waves: float
+    starting: float
+    working: float
+    least: float
+
+    @property
+    def gain(self) -> tuple[float, float, float]:
+        """Speed-up, low, high of a launch of few CTAs with the same work; how much of it L2 serves is not known.
+
+        Now the launch takes as long as the starts, or as its waves, which wait for memory once each; or longer, as
+        where a CTA also reduces what it loads: up to 1.3 times for a row (many_threads on an H100).
+        """
+        now = max(self.starting, self.waves * _LATENCY_NS)
+        least, most = (min(now / (_LATENCY_NS + after), self.waves) for after in (self.working, self.least))
+        return math.sqrt(least * most), 1.0, 1.5 * most
+
+    @property
+    def times(self) -> int:
+        """How many times as much work a CTA wants: a power of two, since the length of a tile is one."""
+        return 1 << math.ceil(math.log2(max(_HALF * self.gain[0], _HALF)))
+
+    @property
+    def words(self) -> str:
+        """What takes how long."""
+        return (
+            f"starting {self.ctas} CTAs takes {self.starting / 1e3:.0f} us (an H200 starts one in {H200_CTA_NS:.1f} "
+            f"ns), and their loads, stores and arithmetic take {self.working / 1e3:.3g} us"
+        )
+
+
+def starts_of(kernel: Kernel) -> Starts | None:
+    """Of a launch that takes longer to start its CTAs than they work; None of others, and where that is not known.
+
+    That is known of kernels without loops, MMAs and atomics. CTAs of one wave wait for memory together, once: fewer of
+    them leave more SMs without work.
+    """
+    accesses = [access for access in kernel.accesses if access.operation.name in (*LOADS, *STORES)]
+    if kernel.grid is None or kernel.resources is None or any(True for _ in kernel.named(*_OTHER_WORK)):
+        return None
+    if len(accesses) < sum(bool(tensor_types(op.rest)) for op in kernel.named(*LOADS, *STORES)):
+        return None
+    count = math.prod(kernel.grid)
+    computing = count * arithmetic_of_cta(kernel, kernel.operations) / H200.sms * 1e3 / H200.max_mhz
+    moved, once = _bytes(kernel, accesses, count)
+    starts = Starts(
+        ctas=count,
+        waves=count / (max(ctas(kernel), 1) * H200.sms),
+        starting=count * H200_CTA_NS,
+        working=max(moved / H200_COPY_GB_PER_S, computing),
+        least=max(once / H200_COPY_GB_PER_S, moved / _L2_BYTES_PER_NS, computing),
+    )
+    return starts if starts.waves > 1 and starts.starting >= MEDIUM_GAIN * starts.working else None
+
+
+def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, float]:
+    """Bytes of the sectors that so many CTAs ask for, and as many of them as the tensors of the launch have."""
+    moved = defaultdict[tuple[str, bool], float](float)
+    size = dict[tuple[str, bool], float]()
+    for access in accesses:
+        names = kernel.tensors_of(access.operation)
+        name = next(iter(names)) if len(names) == 1 else ""
+        tensor = name, access.operation.name in STORES
+        moved[tensor] += count * access.asked_bytes / max(access.tile_sector_use, 1e-9)
+        size[tensor] = kernel.lengths.get(name, math.inf) * access.tensor.bytes
+    return sum(moved.values()), sum(min(asked, size[tensor]) for tensor, asked in moved.items())
+
+
+def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:
+    """How a CTA comes to `times` as much work, and candidates."""
+    if is_row(kernel, widest):
+        return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
+    if holds_all(kernel, widest):
+        return (
+            f"let a CTA work on {times} rows (heads, items) at once, a tile of {times} x {widest.tensor.size}: now the "
+            "tile holds one whole row",
+            [],
+        )
+    tiles = [tile for factor in (2, 4, 8) for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]]
+    block = named(scaled(kernel, widest.tensor.shape, times), otherwise="a larger BLOCK")
+    return f"let a CTA work on {times} times as many elements ({block}, or several rows)", tiles
+
+
+def is_row(kernel: Kernel, access: Access) -> bool:
+    """Whether an access has a row of data, which stays as long as it is: what is reduced or scanned as a whole."""
+    return access.tensor.size in row_lengths(kernel)
+
+
+def row_lengths(kernel: Kernel) -> set[int]:
+    """Elements of what is reduced or scanned as a whole."""
+    types = (tensor_types(kernel.module.lines[op.last_line]) for op in kernel.named("tt.reduce", "tt.scan"))
+    return {one[0].size for one in types if one and len(one[0].shape) == 1}
+
+
+def holds_all(kernel: Kernel, access: Access) -> bool:
+    """Whether a tile has a whole row, so that a longer one has nothing more to do.
+
+    By the source, or because a mask leaves out the same elements in each CTA.
+    """
+    shape = access.tensor.shape
+    if len(shape) > 1:
+        return False
+    if scaled(kernel, shape, 1, whole=True) and not scaled(kernel, shape, 1):
+        return True
+    mask = kernel.launched_values.operand(access.operation, mask_place(access.operation))
+    if mask is None or mask.loaded or mask.program or mask.iterations:
+        return False
+    return mask.arguments <= kernel.numbers.keys() and not bool(mask.numbers.all())
