@@ -145,13 +145,12 @@ def run_traced(
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
     if status and refused:  # the script ended with it
         experiments.launched.setdefault(refused[-1].hash, (refused[-1], (0, 0, 0)))
-    found = Diagnoses(
-        kernels=[
-            experiments.diagnosis(kernel, grid, timelines)
-            for kernel, grid in experiments.launched.values()
-            if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
-        ]
-    )
+    kernels = [
+        experiments.diagnosis(kernel, grid, timelines)
+        for kernel, grid in experiments.launched.values()
+        if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
+    ]
+    found = Diagnoses(kernels=sorted(kernels, key=lambda one: one.total_ms, reverse=True))
     show(console, found, request)
     return status or (exit_status(found, request.fail_if) if found.kernels else 2)
 
@@ -187,7 +186,8 @@ def show(console: Console, found: Diagnoses, request: Request) -> None:
         console.out(found.model_dump_json(indent=1), highlight=False)
     elif str(request.as_sarif) != "-":
         for diagnosis in found.kernels:
-            _show_kernel(console, diagnosis, _name_among(found.kernels, diagnosis), explain=request.explain)
+            name, times = _name_among(found.kernels, diagnosis), _times(diagnosis, found.kernels)
+            _show_kernel(console, diagnosis, name, times, explain=request.explain)
 
 
 def exit_status(found: Diagnoses, fail_if: str | None) -> int:
@@ -206,12 +206,21 @@ def _name_among(kernels: Sequence[Diagnosis], one: Diagnosis) -> str:
     return f"{one.kernel}{place}{f' with {constants}' if constants else ''}"
 
 
-def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: bool) -> None:
+def _times(diagnosis: Diagnosis, kernels: Sequence[Diagnosis]) -> str:
+    """How long a kernel's launches take, and their part of all kernels' time; empty if that was not measured."""
+    if diagnosis.launches is None or diagnosis.launch_ms is None:
+        return ""
+    count, share = diagnosis.launches, diagnosis.total_ms / sum(one.total_ms for one in kernels)
+    launches = f", {count} {agreeing(count, 'launch', 'launches')} of {diagnosis.launch_ms:.3g} ms"
+    return launches + (f", {share:.0%} of the kernels' time" if len(kernels) > 1 else "")
+
+
+def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, times: str, *, explain: bool) -> None:
     many = diagnosis.configurations
     constants = in_words(diagnosis.constants)
     best = f", the best of {many} configurations of its autotuner by what is found: {constants}" if many > 1 else ""
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
-    console.print(Text(f"{name}{read_from}{best}", style="bold"))
+    console.print(Text(f"{name}{read_from}{times}{best}", style="bold"))
     alike = _alike(diagnosis.findings)
     shown = alike if explain else [one for one in alike if not is_refuted(one[0])][:_SHOWN]
     for findings in shown:

@@ -27,6 +27,7 @@ from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture import kernels as capture
 from kperf.trace.capture.capturer import why
 from kperf.trace.capture.interceptor import Interceptor
+from kperf.trace.capture.scheduler import Scheduler
 from kperf.trace.capture.trial import LIMIT_S, SAME_CODE, Change, Measured, Tried, in_words, interval
 
 _CHOICE = re.compile(r"\w+=\d+(?: or \w+=\d+)*")
@@ -63,11 +64,13 @@ class Experiments:
         self._wanted = wanted
         self._histories = Histories()
         self._of: dict[str, _Experiment] = {}
+        self._scheduler: Scheduler | None = None
 
     def before(
         self, launches: Interceptor, kernel: capture.Kernel, call: LaunchCall, traced: bool, timeline: Timeline | None
     ) -> None:
         """Ahead of a launch: try what is to be tried. An error costs the experiment, and the script nothing."""
+        self._scheduler = launches.scheduler
         self.launched.setdefault(kernel.compiled.hash, (kernel.compiled, call.grid))
         self._histories.note(kernel.compiled, call)
         self._histories.note_arguments(kernel.compiled, call)
@@ -142,16 +145,27 @@ class Experiments:
     def diagnosis(
         self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]
     ) -> Diagnosis:
-        """What rules find in a kernel, with what was measured of their candidates."""
+        """What rules find in a kernel, with what was measured of their candidates, and how long its launches take."""
         known, kernel = self._of.get(compiled.hash), self._read(compiled, grid)
+        timed = self._timed(compiled)
         if known is None:
-            return diagnose(kernel, timelines)
+            return diagnose(kernel, timelines).model_copy(update=timed)
         results = [known.results.get(in_words(change)) for change in other_options(kernel)]
         explored = tuple(one for one in results if isinstance(one, Trial))
         diagnosis = diagnose(replace(kernel, explored=explored), timelines)
         findings = [_with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]
         findings = [one for one in findings if one.id != launch_options.RULE.id or not _is_named(one, findings)]
-        return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why})
+        return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why, **timed})
+
+    def _timed(self, compiled: CompiledKernel) -> dict[str, Any]:
+        """How often the script launched a kernel, and a launch's milliseconds."""
+        known = self._scheduler.kernels.values() if self._scheduler is not None else ()
+        mine = [one for one in known if one.compiled.hash == compiled.hash and one.launches]  # one on each GPU
+        if self._scheduler is None or not mine:
+            return {}
+        launches = sum(one.launches for one in mine)
+        total_ms = sum(one.launches * self._scheduler.launch_ms(one) for one in mine)
+        return {"launches": launches, "launch_ms": total_ms / launches or None}
 
 
 def _with_check(finding: Finding, known: _Experiment) -> Finding:

@@ -25,6 +25,8 @@ class Diagnosis(Frozen):
     are one here those that they share. skipped: rules that could not run, and what they lack. ignored: silenced ones.
     configurations: how many an autotuner has of it, of which this is the one with the least findings; 1 without one.
     not_tried: why no candidate of a finding was tried, where that was asked for; empty if some were.
+    launches: of the script, without those of an autotuner's search; None without a GPU. launch_ms: mean milliseconds of
+    those that were timed; None if none was.
     """
 
     kernel: str
@@ -37,6 +39,13 @@ class Diagnosis(Frozen):
     ignored: list[str] = Field(default_factory=list)
     configurations: int = 1
     not_tried: str = ""
+    launches: int | None = None
+    launch_ms: float | None = None
+
+    @property
+    def total_ms(self) -> float:
+        """Milliseconds of all its launches; 0 if that is not known."""
+        return (self.launches or 0) * (self.launch_ms or 0.0)
 
     def apart_from(self, others: Iterable["Diagnosis"]) -> str:
         """Its constants that are not those of all others, in words: `BLOCK=128, num_warps=8`."""
@@ -47,7 +56,10 @@ class Diagnosis(Frozen):
 
 
 class Diagnoses(Frozen):
-    """What `kperf diagnose --json` prints: docs/finding.schema.json is its schema."""
+    """What `kperf diagnose --json` prints: docs/finding.schema.json is its schema.
+
+    kernels: the one whose launches take longest first, if they were timed; else in the order of their first launches.
+    """
 
     schema_version: Literal[2] = 2
     kernels: list[Diagnosis]

@@ -111,17 +111,25 @@ def diagnose(tmp_path, monkeypatch):
     show = command.show
     monkeypatch.setattr(command, "show", lambda console, diagnoses, request: found.append(diagnoses))
 
-    def run(text, gpu=None, try_out=None):  # as `kperf diagnose SCRIPT` does
+    def printed(kernels):
+        console = WholeConsole(file=io.StringIO(), width=250)
+        show(console, Diagnoses(kernels=kernels), command.Request(explain=True))
+        return console.file.getvalue()
+
+    def run_all(text, gpu=None, try_out=None):  # as `kperf diagnose SCRIPT` does
         script = tmp_path / "it.py"
         script.write_text(f"{text}\ntorch.save([c, torch.rand(3)], {str(tmp_path / 'end.pt')!r})\n")
         fake_gpu.LAUNCHES.clear()
         request = command.Request(try_out=try_out)
         assert command.run_traced(WholeConsole(quiet=True), str(script), (), request, gpu or ClockedGpu()) == 0
-        (one,) = found.pop().kernels
-        console = WholeConsole(file=io.StringIO(), width=250)
-        show(console, Diagnoses(kernels=[one]), command.Request(explain=True))
-        return one, console.file.getvalue(), torch.load(tmp_path / "end.pt")
+        kernels = found.pop().kernels
+        return *kernels, printed(kernels)
 
+    def run(text, gpu=None, try_out=None):
+        one, said = run_all(text, gpu, try_out)
+        return one, said, torch.load(tmp_path / "end.pt")
+
+    run.all = run_all
     return run
 
 
@@ -163,6 +171,32 @@ def test_a_finding_has_the_measured_gain_of_its_candidates(diagnose, monkeypatch
     assert measured[1] == {
         "change": "num_stages=4", "speedup": 3.0, "low": 3.0, "high": 3.0, "write": "gemm[grid](..., num_stages=4)"
     }  # fmt: skip
+
+
+TWO_KERNELS = f"""{GEMM}
+@triton.jit
+def plus(x, N, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < N) + 1, mask=i < N)
+
+few, many = torch.zeros(1024), torch.zeros(1024)
+for _ in range(2): plus[(4,)](few, 1024, BLOCK=256)
+run(5)
+"""
+
+
+def test_the_kernel_that_takes_the_scripts_time_comes_first(diagnose, monkeypatch):
+    """gemm is launched after plus; the fake's launches take 3 ms and 1 ms."""
+    def compute(launcher, arguments):
+        if launcher.metadata.name == "gemm":
+            matmul(launcher, arguments)
+
+    behave(monkeypatch, compute, lambda launcher: 3.0 if launcher.metadata.name == "gemm" else 1.0)
+    gemm, plus, said = diagnose.all(TWO_KERNELS)
+    assert (gemm.kernel, gemm.launches, gemm.launch_ms) == ("gemm", 5, pytest.approx(3.0))
+    assert (plus.kernel, plus.launches, plus.launch_ms) == ("plus", 2, pytest.approx(1.0))
+    assert "gemm for sm_90a, 5 launches of 3 ms, 88% of the kernels' time\n" in said
+    assert "plus for sm_90a, 2 launches of 1 ms, 12% of the kernels' time\n" in said
 
 
 def test_the_interval_is_that_of_the_median_of_ratios(diagnose, monkeypatch):

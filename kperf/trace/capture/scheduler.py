@@ -94,6 +94,13 @@ class Scheduler:
             others = []
         return statistics.median([*alone, *others]) if alone or others else None
 
+    def launch_ms(self, kernel: Kernel) -> float:
+        """Mean time of a kernel's launches, the median of a short kernel's, in milliseconds; 0 if nothing is known."""
+        median_ms = self.original_ms(kernel)
+        if median_ms is not None and median_ms < SHORT_MS:
+            return median_ms
+        return self.total_ms(kernel) / kernel.launches if kernel.launches else 0.0
+
     def cost(self, kernel: Kernel, taken: CapturedLaunch, *, wait: bool = True) -> float | None:
         """By what share a captured launch of a kernel is longer than the original's; None if nothing is known."""
         original_ms, instrumented_ms = self.original_ms(kernel, wait=wait), self.median_ms(taken.spans, wait=wait)
