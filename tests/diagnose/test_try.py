@@ -187,6 +187,7 @@ run(5)
 
 def test_the_kernel_that_takes_the_scripts_time_comes_first(diagnose, monkeypatch):
     """gemm is launched after plus; the fake's launches take 3 ms and 1 ms."""
+
     def compute(launcher, arguments):
         if launcher.metadata.name == "gemm":
             matmul(launcher, arguments)
