@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from kperf.ir.dataflow import pendings
+from kperf.ir.operations import pendings
 from kperf.ir.ttgir import Module, Operation, Region
 
 _LOOPS = ("scf.for", "scf.while")

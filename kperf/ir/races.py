@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kperf.ir.dataflow import ASYNC_COPY, ASYNC_WAIT, COPY, DOT, DOT_WAIT, pendings
+from kperf.ir.operations import ASYNC_COPY, ASYNC_WAIT, COPY, DOT, DOT_WAIT, pendings
 from kperf.ir.ttgir import Module, Operation, Region
 from kperf.ir.values import Value, Values, apply, constant, iterations_of, loop_arguments, loop_begins, passed
 

@@ -40,7 +40,7 @@ def test_an_address_is_followed_however_many_steps_lead_to_it():
     module = Module(unrolled(4000))
     dataflow = Dataflow(module)
     loads = [op for op in module.walk() if op.name == "tt.load"]
-    assert [dataflow.source(op) for op in loads] == ["y", *["x"] * 100]
+    assert [dataflow.names.source(op) for op in loads] == ["y", *["x"] * 100]
 
 
 @pytest.mark.parametrize("steps", [500])

@@ -12,7 +12,8 @@ import pytest
 
 from kperf.arch import SM_90A, SM_100A
 from kperf.ir.compile import named_ttgir
-from kperf.ir.dataflow import COMMIT, WAIT, Dataflow
+from kperf.ir.dataflow import Dataflow
+from kperf.ir.operations import COMMIT, WAIT
 from kperf.ir.ttgir import Module
 from kperf.trace.instrument.events import LIFETIME, instrument
 from kperf.trace.instrument.program import Program, read_program
@@ -57,7 +58,7 @@ def test_operations_as_counted_in_the_text(name, mmas, commits, completions):
     dataflow = Dataflow(module)
     kinds = Counter(op.name for op in module.walk())
     assert kinds[COMMIT] == commits
-    waits = [op for op in module.walk() if op.name == WAIT and dataflow.completes(op)]
+    waits = [op for op in module.walk() if op.name == WAIT and dataflow.guards.completes(op)]
     assert len(waits) == completions
     assert module.arch is SM_100A
 
@@ -119,7 +120,7 @@ def test_hoppers_reading_knows_no_tensor_memory():
     module = Module(text)
     assert module.arch is SM_90A
     dataflow = Dataflow(module)
-    assert not [op for op in module.walk() if dataflow.completes(op) or dataflow.arrives(op)]
+    assert not [op for op in module.walk() if dataflow.guards.completes(op) or dataflow.barriers.arrives(op)]
 
 
 def test_a_commit_that_is_passed_again_and_again_is_followed_to_an_end():
@@ -127,5 +128,5 @@ def test_a_commit_that_is_passed_again_and_again_is_followed_to_an_end():
     text = (printed.FOLDER / "gemm_persistent_ws.sm_100a.3.9.0.ttgir").read_text()
     module = Module(text)
     dataflow = Dataflow(module)
-    waits = [op for op in module.walk() if op.name == WAIT and dataflow.completes(op)]
+    waits = [op for op in module.walk() if op.name == WAIT and dataflow.guards.completes(op)]
     assert len(waits) == text.count("ttng.tc_gen5_commit") == 2

@@ -7,8 +7,8 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, loops_around, own
 from kperf.diagnose.rule import Rule
-from kperf.ir.dataflow import ASYNC_COPY, COPY, DOT
 from kperf.ir.operand_registers import overwritten
+from kperf.ir.operations import ASYNC_COPY, COPY, DOT
 from kperf.ir.races import Race, races
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
-from kperf.ir.dataflow import Value
+from kperf.ir.sources import Value
 from kperf.trace.analyze.finding import Source
 from kperf.trace.analyze.models import (
     Bar,

@@ -19,7 +19,7 @@ from itertools import count, pairwise
 from math import inf
 from typing import NamedTuple
 
-from kperf.ir.dataflow import Value
+from kperf.ir.sources import Value
 from kperf.trace.instrument.program import Interval, Mma
 
 

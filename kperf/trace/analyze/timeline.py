@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
-from kperf.ir.dataflow import Value
+from kperf.ir.sources import Value
 from kperf.trace.analyze.decode import Events
 from kperf.trace.instrument.events import LIFETIME
 from kperf.trace.instrument.program import Interval, Mma, Program, Scope

@@ -24,7 +24,7 @@ from itertools import cycle, islice
 from random import Random
 from statistics import fmean, median
 
-from kperf.ir.dataflow import Value
+from kperf.ir.sources import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
 from kperf.trace.analyze.models import Replayed, WhatIf
 from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Course, Replay, Row, Step, Times

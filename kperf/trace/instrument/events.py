@@ -20,7 +20,8 @@ from kperf.arch import completion
 from kperf.console import complain
 from kperf.errors import UsageError, first_line
 from kperf.ir.compile import parse_ttgir
-from kperf.ir.dataflow import Aliases, Dataflow
+from kperf.ir.dataflow import Dataflow
+from kperf.ir.names import Aliases
 from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import read_text, write_atomically
 from kperf.record.store import Frozen, first_of
@@ -71,7 +72,7 @@ class Rules(Frozen):
     def find(self, operation: Operation, dataflow: Dataflow) -> Rule | None:
         """The first rule that fits; none for what the aliases do not tell apart."""
         fitting = (rule for rule in self._about(operation.name) if re.search(rule.pattern, operation.rest))
-        rule = next((rule for rule in fitting if not rule.completes or dataflow.completes(operation)), None)
+        rule = next((rule for rule in fitting if not rule.completes or dataflow.guards.completes(operation)), None)
         return rule if rule is not None and self.aliases.regions.get(_general_name(rule, operation), "-") else None
 
     def _about(self, name: str) -> list[Rule]:

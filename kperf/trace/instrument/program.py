@@ -15,17 +15,9 @@ from kperf.arch import SM_90A, Arch, Dtype, completion
 from kperf.compat.triton.modules import allocate_warp_groups
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.dataflow import (
-    ASYNC_COPY,
-    COPY,
-    DOT_WAIT,
-    MMAS,
-    REGISTER_LOADS,
-    STORES,
-    Dataflow,
-    Value,
-    pendings,
-)
+from kperf.ir.dataflow import Dataflow
+from kperf.ir.operations import ASYNC_COPY, COPY, DOT_WAIT, MMAS, REGISTER_LOADS, STORES, pendings, signals, waits
+from kperf.ir.sources import Value
 from kperf.ir.traffic import Traffic, traffic
 from kperf.ir.ttgir import Graph, Module, Operation, Region, control_flow
 from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
@@ -230,7 +222,7 @@ def read_program(text: str, rules: Rules | None = None, located: str | None = No
         _stages(module, dataflow),
         loops,
         module.arch,
-        dataflow.rereads(),
+        dataflow.loads.rereads(),
     )
 
 
@@ -278,7 +270,7 @@ def _groups(module: Module, roles: dict[str, tuple[str, frozenset[Issued]]], sta
 
 def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
     issued = [op for region in loop.regions for op in _issued(region)]
-    loads = (dataflow.source(op) for op in issued if op.name not in MMAS)
+    loads = (dataflow.names.source(op) for op in issued if op.name not in MMAS)
     return Loop(
         loop.line,
         tuple(_mma(op, dataflow) for op in issued if op.name in MMAS),
@@ -391,7 +383,7 @@ def _scope_name(key: tuple[Probe, Probe], scopes: list[Scope]) -> str | None:
 def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
     named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op, dataflow))]
     interval = Interval(group)
-    interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
+    interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.loads.uses(op)))
     interval.parts = _parts(operations, dataflow, rules)
     interval.source = next((frame for op in operations if rules.find(op, dataflow) and (frame := _frame(op))), None)
     if named:
@@ -408,18 +400,18 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     if scope is not None and not scope.startswith(LIFETIME):
         interval.name = scope
     # Who waits for MMAs of its own waits for the queue.
-    waits = [op for op in operations if dataflow.leaves(op) is None]
-    interval.waits = tuple(dict.fromkeys(stage_ring for op in waits for stage_ring in dataflow.awaited(op)))
-    interval.arrives = tuple(stage_ring for op in operations for stage_ring in dataflow.arrives(op))
+    awaiting = [op for op in operations if dataflow.queues.leaves(op) is None]
+    interval.waits = tuple(dict.fromkeys(stage_ring for op in awaiting for stage_ring in dataflow.guards.awaited(op)))
+    interval.arrives = tuple(stage_ring for op in operations for stage_ring in dataflow.barriers.arrives(op))
     # Operations on different ways between the two events may be the same arrival.
-    arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
+    arrivals = dict.fromkeys(dataflow.barriers.arrivals(op) for op in operations if signals(op))
     interval.signals = tuple(stage_ring for stage_ring, _ in arrivals)
     loaded: dict[Value, dict[str, None]] = {}
     for op in operations:
         if op.name in (COPY, ASYNC_COPY):
-            loaded.setdefault(dataflow.filled(op), {})[dataflow.source(op)] = None
+            loaded.setdefault(dataflow.barriers.filled(op), {})[dataflow.names.source(op)] = None
     interval.loads = tuple(("+".join(sorted(buffers)), stage_ring) for stage_ring, buffers in loaded.items())
-    moved = (traffic(op, dataflow.source(op)) for op in operations)
+    moved = (traffic(op, dataflow.names.source(op)) for op in operations)
     interval.traffic = tuple(part for part in moved if part is not None)
     interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
     return interval
@@ -436,7 +428,7 @@ def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tup
     names: dict[str, Part] = {}
     used: dict[str, None] = {}
     for op in operations:
-        if uses := dataflow.uses(op):
+        if uses := dataflow.loads.uses(op):
             used |= dict.fromkeys(uses)
             names["use"] = Part(f"use {'+'.join(used)}", "wait")
         if rule := rules.find(op, dataflow):
@@ -449,12 +441,12 @@ def _queue(operation: Operation, dataflow: Dataflow) -> list[Mma | int]:
     """An operation's steps in `Interval.queue`; a synchronous MMA is waited for where it is issued."""
     if operation.name in MMAS:
         way = completion(operation.name)
-        waits = way == "sync" or (way == "wgmma" and "isAsync = true" not in operation.rest)
-        done: list[Mma | int] = [0] if waits else []
+        synchronous = way == "sync" or (way == "wgmma" and "isAsync = true" not in operation.rest)
+        done: list[Mma | int] = [0] if synchronous else []
         return [_mma(operation, dataflow), *done]
     if operation.name == DOT_WAIT:
         return [pendings(operation)]
-    left = dataflow.leaves(operation)
+    left = dataflow.queues.leaves(operation)
     return [] if left is None else [left]
 
 
@@ -490,10 +482,10 @@ def _flop(dot: Operation) -> int:
 
 
 def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
-    waits = [op for op in module.walk() if dataflow.waits(op) and dataflow.awaited(op)]
-    others = [op for op in module.walk() if dataflow.signals(op) or op.name == COPY]
+    awaiting = [op for op in module.walk() if waits(op) and dataflow.guards.awaited(op)]
+    others = [op for op in module.walk() if signals(op) or op.name == COPY]
     # The first wait in the text comes last here: it says more than how many barriers there are.
-    return {dataflow.barrier(op): dataflow.stages(op) for op in [*others, *reversed(waits)]}
+    return {dataflow.barriers.barrier(op): dataflow.guards.stages(op) for op in [*others, *reversed(awaiting)]}
 
 
 def _allocate_warps(text: str) -> tuple[list[int], int]:

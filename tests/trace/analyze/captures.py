@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from kperf.ir.dataflow import Aliases
+from kperf.ir.names import Aliases
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.instrument.events import LIFETIME, Rules, read_rules

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kperf.ir.dataflow import Value
+from kperf.ir.sources import Value
 from kperf.trace.instrument.program import Probe, Program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
