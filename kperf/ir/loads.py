@@ -7,6 +7,7 @@ from kperf.ir.names import Names
 from kperf.ir.operations import REGISTER_LOADS
 from kperf.ir.sources import Sources, Value, line_of
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import BOUNDS
 
 _HANDING_ON = {"scf.yield", "scf.condition", "scf.while", "cf.br"}
 """Operations whose operands are what a loop or a branch carries."""
@@ -99,6 +100,6 @@ def _around(op: Operation) -> Iterator[Operation]:
         region = region.owner.parent
 
 
-def _bounds(loop: Operation) -> tuple[str, ...]:
+def _bounds(loop: Operation) -> list[str]:
     """What an `scf.for` itself reads: its first and last number and its step, and nothing that it carries."""
-    return tuple(re.findall(r"%[\w$.-]+(?:#\d+)?", loop.rest.partition(" iter_args")[0].partition("=")[2]))
+    return [loop.operands[place] for place in BOUNDS]

@@ -1,11 +1,13 @@
 """Where the values of a TTGIR module come from: through arguments of regions, loops, branches, views and copies."""
 
-import operator
 import re
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from kperf.ir.operations import DOT_WAIT
 from kperf.ir.ttgir import Module, Operation, Region
+from kperf.ir.values import apply, carried_by, constant, loop_arguments, passed
 
 _VIEWS = {
     "ttg.memdesc_index",
@@ -18,19 +20,6 @@ _VIEWS = {
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
 """From shared memory to registers, and from register to register: what an MMA reads may have come so."""
 _TRANSPARENT = _VIEWS | _COPIES
-_EVALUATED: dict[str, Callable[[int, int], int]] = {
-    "addi": operator.add,
-    "subi": operator.sub,
-    "xori": operator.xor,
-    "andi": operator.and_,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "slt": operator.lt,
-    "sle": operator.le,
-    "sgt": operator.gt,
-    "sge": operator.ge,
-}
-"""Arithmetic of phases, and comparisons by their predicate."""
 _DEEPEST = 12
 """Steps from a phase to the constants that it is made of."""
 
@@ -55,11 +44,7 @@ class Sources:
         for op in self.operations:
             for result in op.results:
                 self._made_by[line_of(op.parent), result] = op
-        self.counters = {
-            (op.regions[0].line, match[1]): op
-            for op in self.named("scf.for")
-            if (match := re.match(r" *(%[\w$.-]+) =", op.rest))
-        }
+        self.counters = {(op.regions[0].line, loop_arguments(op)[0]): op for op in self.named("scf.for")}
         arguments = {**self._partition_arguments(module), **self._region_arguments()}
         # All are known before the first is resolved.
         self.passed_as: dict[Value, list[Value]] = {argument: [] for argument in arguments}
@@ -68,42 +53,32 @@ class Sources:
 
     def _partition_arguments(self, module: Module) -> dict[Value, list[tuple[Region | None, str]]]:
         """Of closed partitions, which see nothing from around them but what they are given."""
-        passed: dict[Value, list[tuple[Region | None, str]]] = {}
+        given: dict[Value, list[tuple[Region | None, str]]] = {}
         for group in module.warp_groups():
             owner, region = group.region.owner, group.region
             if is_closed(region) and owner is not None:
                 arguments = re.findall(r"(%[\w$.-]+): ", region.header)
                 for argument, value in zip(arguments, owner.operands, strict=False):
-                    passed[region.line, argument] = [(owner.parent, value)]
-        return passed
+                    given[region.line, argument] = [(owner.parent, value)]
+        return given
 
     def _region_arguments(self) -> dict[Value, list[tuple[Region | None, str]]]:
         """What a loop carries (its value before the loop, what each iteration hands on), and what a branch passes."""
         by_argument: dict[Value, list[tuple[Region | None, str]]] = {}
-
-        def add(region: Region, argument: str, source: Region | None, name: str) -> None:
-            by_argument.setdefault((region.line, argument), []).append((source, name))
-
         for op in self.operations:
             if op.name in ("scf.for", "scf.while"):
-                first, last = op.regions[0], op.regions[-1]
-                header = op.rest.partition("iter_args")[2] if op.name == "scf.for" else op.rest
-                carried = _yielded(last)
-                for index, (argument, initial) in enumerate(re.findall(r"(%[\w$.-]+) = (%[\w$.#-]+)", header)):
-                    add(first, argument, op.parent, initial)
-                    for name in carried[index : index + 1]:
-                        add(first, argument, last, name)
-                if op.name == "scf.while":
-                    for argument, name in zip(last.blocks[0].arguments, _yielded(first), strict=False):
-                        add(last, argument, first, name)
+                for region, argument, carried in carried_by(op):
+                    if (region.line, argument) not in self.counters:
+                        ways = [carried.first, *([carried.later] if carried.later is not None else [])]
+                        by_argument[region.line, argument] = ways
             for region in op.regions:
                 blocks = {block.label: block for block in region.blocks}
                 for block in region.blocks:
                     branch = block.operations[-1].rest if block.operations else ""
-                    for label, passed in re.findall(r"\^(\w+)(?:\(([^)]*)\))?", branch):
-                        names = re.findall(r"%[\w$.-]+(?:#\d+)?", passed)
+                    for label, given in re.findall(r"\^(\w+)(?:\(([^)]*)\))?", branch):
+                        names = re.findall(r"%[\w$.-]+(?:#\d+)?", given)
                         for argument, name in zip(blocks[label].arguments, names, strict=False):
-                            add(region, argument, region, name)
+                            by_argument.setdefault((region.line, argument), []).append((region, name))
         return by_argument
 
     def resolve(self, region: Region | None, name: str) -> Value:
@@ -157,7 +132,7 @@ class Sources:
         elif op.name in ("scf.for", "scf.if", "scf.while"):
             regions = op.regions[:1] if op.name == "scf.while" else op.regions
             sources = [
-                self.resolve(region, name) for region in regions for name in _yielded(region)[result : result + 1]
+                self.resolve(region, name) for region in regions for name in _passed(region)[result : result + 1]
             ]
         return sources
 
@@ -170,8 +145,8 @@ class Sources:
         numbers = set()
         for origin in self.origins(value):
             op = self.maker(origin)
-            match = re.match(r" (-?\d+) : i\d+", op.rest) if op is not None and op.name == "arith.constant" else None
-            numbers.add(int(match.group(1)) if match else None)
+            known = constant(op) if op is not None and op.name == "arith.constant" else None
+            numbers.add(int(known.numbers) if known is not None and known.numbers.ndim == 0 else None)
         return numbers.pop() if len(numbers) == 1 else None
 
     def first(self, value: Value, depth: int = 0) -> int | None:
@@ -187,10 +162,8 @@ class Sources:
         known = [number for number in numbers if number is not None]
         if len(known) < len(numbers):
             return None
-        if op.name == "arith.select":
-            return known[1] if known[0] else known[2]
-        name = op.rest.partition(",")[0].strip() if op.name == "arith.cmpi" else op.name.removeprefix("arith.")
-        return int(_EVALUATED[name](*known)) if name in _EVALUATED else None
+        evaluated = apply(op, [np.array(number) for number in known])
+        return None if evaluated is None else int(evaluated)
 
     def named(self, *names: str) -> Iterator[Operation]:
         """The operations of these names, in the order of the text."""
@@ -207,9 +180,6 @@ def is_closed(region: Region) -> bool:
     return region.label.startswith("partition")
 
 
-def _yielded(region: Region) -> tuple[str, ...]:
-    """What a region hands on at its end; of a while loop's first region what it hands to the second and out."""
-    last = region.operations[-1] if region.operations else None
-    if last is None or last.name not in ("scf.yield", "scf.condition"):
-        return ()
-    return last.operands[1:] if last.name == "scf.condition" else last.operands
+def _passed(region: Region) -> tuple[str, ...]:
+    """What a region hands on at its end."""
+    return passed(region.operations[-1]) if region.operations else ()

@@ -149,12 +149,12 @@ class Values:
         programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
         self._programs = programs | dict.fromkeys(first_along, 0)
         self._made: dict[tuple[int, str], Operation] = {}
-        self._carried: dict[tuple[int, str], _Carried] = {}
+        self._carried: dict[tuple[int, str], Carried] = {}
         for op in module.walk():
             for result in op.results:
                 self._made[_line(op.parent), result] = op
             if op.name in ("scf.for", "scf.while"):
-                self._carried |= {(region.line, name): carried for region, name, carried in _carried_by(op)}
+                self._carried |= {(region.line, name): carried for region, name, carried in carried_by(op)}
         self._arguments = {argument.name: argument for argument in arguments_of(module, multiples)}
         self._sampled = {
             name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
@@ -426,7 +426,7 @@ def _sample(argument: Argument, place: int, known: int | None) -> Value:
 
 
 @dataclass(frozen=True)
-class _Carried:
+class Carried:
     """A name that a loop gives each iteration anew: where it is from in the first one, and in later ones if it says."""
 
     loop: Operation
@@ -434,21 +434,21 @@ class _Carried:
     later: tuple[Region | None, str] | None = None
 
 
-def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
+def carried_by(loop: Operation) -> Iterator[tuple[Region, str, Carried]]:
     """Of a loop the names that its iterations are given, each with its region."""
     body = loop.regions[-1]
     ends = passed(body.operations[-1]) if body.operations else ()
     initial = loop_begins(loop)
     if loop.name == "scf.for":
         for name, begin, end in zip(loop_arguments(loop), initial, ("", *ends), strict=False):
-            yield body, name, _Carried(loop, (loop.parent, begin), (body, end) if end else None)
+            yield body, name, Carried(loop, (loop.parent, begin), (body, end) if end else None)
         return
     condition = loop.regions[0]
     for name, begin, end in zip(re.findall(_EQUAL, _header(loop)), initial, ends, strict=False):
-        yield condition, name[0], _Carried(loop, (loop.parent, begin), (body, end))
+        yield condition, name[0], Carried(loop, (loop.parent, begin), (body, end))
     given = passed(condition.operations[-1]) if condition.operations else ()
     for name, begin in zip(body.blocks[0].arguments, given, strict=False):
-        yield body, name, _Carried(loop, (condition, begin))
+        yield body, name, Carried(loop, (condition, begin))
 
 
 def passed(end: Operation) -> tuple[str, ...]:
