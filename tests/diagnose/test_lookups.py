@@ -176,3 +176,67 @@ def test_a_product_that_adds_up_rows_is_none(tmp_path, hot, dot):
 
 def test_a_short_product_hides_behind_memory(tmp_path):
     assert product(tmp_path, EQUAL, entries=64) is None
+
+
+PICKED = """
+def inverted(x_ptr, steps, z_ptr, y_ptr, N: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.arange(0, N)
+    at = tl.program_id(0) * N * N + rows[:, None] * N + rows[None, :]
+    tile = tl.load(x_ptr + at)
+    start = tl.dot(tile, tile, input_precision="ieee")
+    kept = start
+    s = tl.zeros((N,), tl.float32)
+    for i in range(1, N):
+        mask = rows == i
+        NEXT
+    tl.store(y_ptr + at, kept + s[:, None])
+"""
+SUBSTITUTED = "row += tl.sum(row[:, None] * kept, 0) * (rows < i); kept = tl.where(mask[:, None], row[None, :], kept)"
+
+
+def picked(folder, following):
+    source = PICKED.replace("NEXT", following)
+    return found(folder, source, "*fp32,*i32,*fp32,*fp32", "N=32", "BLOCK=32").get(RULE)
+
+
+@pytest.mark.parametrize(
+    ("following", "what", "is_loaded"),
+    [
+        (f"row = tl.sum(tl.where(mask[:, None], kept, 0.0), 0); {SUBSTITUTED}", "row", False),
+        (f"row = tl.sum(mask[:, None].to(tl.float32) * kept, 0); {SUBSTITUTED}", "row", False),
+        (f"row = tl.sum(tl.where((rows[:, None] == i), start, 0.0), 0); {SUBSTITUTED}", "row", False),
+        (f"row = tl.max(tl.where((i == rows)[:, None], start, -1e9), 0); {SUBSTITUTED}", "row", False),
+        ("s += tl.sum(tl.where(mask[None, :], start, 0.0), 1) * s", "column", False),
+        ("s = tl.exp(s * tl.sum(tl.where(mask[:, None], tile, 0.0), 0))", "row", True),
+    ],
+)
+def test_a_row_that_a_masked_sum_takes_from_a_tile_is_a_lookup(tmp_path, following, what, is_loaded):
+    one = picked(tmp_path, following)
+    assert (one.source.line, one.evidence["entries"]) == (13, 32)
+    assert one.message.startswith(f"each iteration takes one {what} of a tile of 32 x 32 in registers by a reduction")
+    assert ("by its address" in one.advice, "scratch buffer" in one.advice) == (is_loaded, not is_loaded)
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        # the loop changes all rows, as an elimination does
+        "row = tl.sum(tl.where(mask[:, None], kept, 0.0), 0); kept -= kept * row[None, :]",
+        # of the row before, which the last iteration changed
+        f"row = tl.sum(tl.where((rows == i - 1)[:, None], kept, 0.0), 0); {SUBSTITUTED}",
+        # several rows
+        f"row = tl.sum(tl.where((rows <= i)[:, None], start, 0.0), 0); {SUBSTITUTED}",
+        # a tile of each iteration
+        "s += tl.sum(tl.where(mask[:, None], tl.load(z_ptr + i * N * N + at), 0.0), 0)",
+        # a diagonal
+        "s += tl.sum(tl.where(rows[:, None] + i == rows[None, :], start, 0.0), 0)",
+    ],
+)
+def test_rows_that_the_loop_computes_are_no_lookup(tmp_path, following):
+    assert picked(tmp_path, following) is None
+
+
+def test_a_row_beside_much_other_work_is_no_lookup(tmp_path):
+    other = "s = " + "tl.exp(" * 12 + "start" + ")" * 12
+    one = f"row = tl.sum(tl.where(mask[:, None], start, 0.0), 0); {SUBSTITUTED}; kept += {other.removeprefix('s = ')}"
+    assert picked(tmp_path, one) is None

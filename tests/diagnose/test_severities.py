@@ -1048,6 +1048,50 @@ def test_an_iteration_of_few_columns_waits_for_one_instruction(tmp_path, depth, 
         assert (finding.severity, finding.estimate.speedup, finding.evidence["row_bytes"]) == ("high", 2.0, 32)
 
 
+ATTENTION_OF_KEYS = """
+def attended(q, k, v, o, N, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    rm, rn, rd = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, D)
+    query = tl.load(q + rm[:, None] * D + rd[None, :])
+    largest = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, D], tl.float32)
+    for n in range(0, N, BN):
+        key = tl.load(k + KEYS[:, None] * D + rd[None, :])
+        s = tl.dot(query, tl.trans(key))
+        larger = tl.maximum(largest, tl.max(s, 1))
+        p, scale = tl.exp(s - larger[:, None]), tl.exp(largest - larger)
+        total = total * scale + tl.sum(p, 1)
+        value = tl.load(v + KEYS[:, None] * D + rd[None, :])
+        SUM
+        largest = larger
+    tl.store(o + rm[:, None] * D + rd[None, :], (acc / total[:, None]).to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize("keys", ["(n + rn)", "(tl.load(q.to(tl.pointer_type(tl.int32)) + n // BN) * BN + rn)"])
+@pytest.mark.parametrize(
+    ("summed", "rows", "count", "finds"),
+    [
+        ("acc = tl.dot(p.to(tl.bfloat16), value, acc * scale[:, None])", 16, 16, True),
+        ("acc = acc * scale[:, None] + tl.dot(p.to(tl.bfloat16), value)", 64, 16, True),
+        ("acc *= scale[:, None]; acc += tl.dot(p.to(tl.bfloat16), value)", 64, 32, False),
+        ("acc = tl.dot(p.to(tl.bfloat16), value) + acc * 1.0", 16, 64, False),
+    ],
+)
+def test_an_iteration_of_few_keys_rescales_its_sum_for_them(tmp_path, keys, summed, rows, count, finds):
+    kernel = ATTENTION_OF_KEYS.replace("KEYS", keys).replace("SUM", summed)
+    launch = (
+        f"q, k, v, o = (torch.empty(65536, 128, {BF16}) for _ in range(4))\n"
+        f"attended[({65536 // rows},)](q, k, v, o, 4096, 128, {rows}, {count}, num_warps=4)"
+    )
+    finding = found(tmp_path, kernel, launch).get("small-tile")
+    assert (finding is not None) == finds
+    if finding is not None:
+        assert finding.message.startswith("each iteration has only 16 keys (the dimension over which this MMA sums)")
+        assert finding.advice.startswith("let an iteration have 32 or 64 keys (of several pages, if a page has 16)")
+        assert (finding.severity, finding.estimate.speedup) == ("medium", pytest.approx(2**0.5))
+
+
 EXPERTS = """
 def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)

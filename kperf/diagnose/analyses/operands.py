@@ -10,7 +10,7 @@ from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
 _PASSED = ("ttg.convert_layout", "ttg.local_alloc", "ttg.local_load", "tt.trans", "ttg.memdesc_trans", "tt.fp_to_fp")
-_WIDENING = ("arith.extf", "tt.fp_to_fp", "arith.sitofp")
+WIDENING = ("arith.extf", "tt.fp_to_fp", "arith.sitofp")
 _TRANSPOSED = ("tt.trans", "ttg.memdesc_trans")
 _LONGEST = 8
 """Operations between a widening and `tl.dot`."""
@@ -98,7 +98,7 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Widened | None:
     for _ in range(_LONGEST):
         if maker is None:
             return None
-        if maker.name in _WIDENING and (found := _of_types(maker)) is not None:
+        if maker.name in WIDENING and (found := _of_types(maker)) is not None:
             return replace(found, is_scaled=is_scaled)
         if maker.name == "arith.mulf" and (scaled := _scaled(kernel, maker, summed)) is not None:
             is_scaled = True
@@ -132,7 +132,7 @@ def _scaled(kernel: Kernel, product: Operation, summed: int | None) -> int | Non
         return None
     for place in (1, 0):
         maker = kernel.values.maker(product, place)
-        while maker is not None and maker.name in ("ttg.convert_layout", *_WIDENING):
+        while maker is not None and maker.name in ("ttg.convert_layout", *WIDENING):
             maker = kernel.values.maker(maker, 0)
         if maker is None:
             continue

@@ -201,4 +201,11 @@ def _awaited_at_once(mma: Operation) -> Operation | None:
     return waits[0] if waits and waits == readers and "isAsync = true" in mma.rest else None
 
 
-RULE = Rule("wgmma-serialised", "MMAs that wait for each other", check, needs="machine code", targets=(SM_90A.name,))
+RULE = Rule(
+    "wgmma-serialised",
+    "MMAs that wait for each other",
+    check,
+    needs="machine code",
+    targets=(SM_90A.name,),
+    explained_by=("emulated-float32",),
+)
