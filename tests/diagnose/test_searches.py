@@ -180,7 +180,7 @@ def test_each_cta_that_walks_through_one_list_for_a_number_of_its_own_searches_i
     ("counted", "changed"),
     [
         ("least = tl.minimum(least, tl.min(key, 0))", {}),
-        ("n += tl.sum(tl.where(key == own, key, 0), 0)", {}),
+        ("n += tl.sum(tl.where(key == own, key, 0), 0)", {"kind": "int32"}),
         (ADDED, {"own": "5"}),
         (ADDED, {"at": "tl.program_id(0) * N + at"}),
         (ADDED, {"at": "tl.load(order + tl.program_id(0) * N + at)"}),
