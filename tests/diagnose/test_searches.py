@@ -124,3 +124,71 @@ def test_a_search_of_a_table_in_chunks_replaces_the_loop_over_them(tmp_path, gro
     if one is not None:
         assert (one.evidence["entries"], one.evidence["elements"]) == (2048, 256)
         assert "in 12 steps in place of the loop" in one.advice
+
+
+OF_CTAS = """
+def search(keys, order, bounds, out, N, BLOCK: tl.constexpr):
+    own = OWN
+    n, first, least = 0, -1, float("inf")
+    counts = tl.zeros((BLOCK,), tl.int32)
+    for start in range(BEGIN, N, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        key = tl.load(keys + LIST, mask=at < N, other=1 << 20)
+        COUNTED
+    tl.store(out + tl.program_id(0), n + tl.sum(counts, 0) + first + least)
+"""
+OWN = "tl.program_id(0)"
+ADDED = "n += tl.sum((key == own).to(tl.int32), 0)"
+FIRST = """hit = own == key
+        if tl.sum(hit.to(tl.int32)) > 0 and first < 0:
+            first = start + tl.argmax(hit.to(tl.int32), axis=0)"""
+"""Of a scalar, as the place of the first hit."""
+
+
+def of_ctas(folder, counted, own=OWN, at="at", begin="0", kind="int64", entries=1 << 15):
+    texts = {"COUNTED": counted, "OWN": own, "LIST": at, "BEGIN": begin}
+    source = OF_CTAS
+    for name, text in texts.items():
+        source = source.replace(name, text)
+    launch = f"""
+keys, order = (torch.empty({entries}, device="cuda", dtype=kind) for kind in (torch.{kind}, torch.int32))
+search[(256,)](keys, order, torch.empty(257, device="cuda", dtype=keys.dtype), torch.empty(256, device="cuda"),
+               {entries}, 128)
+"""
+    return found_in_script(folder, source, launch).get("linear-search")
+
+
+@pytest.mark.parametrize(
+    ("counted", "own", "at", "kind"),
+    [
+        (ADDED, OWN, "at", "int64"),
+        (f"{ADDED}\n        {FIRST}", OWN, "tl.load(order + at, mask=at < N, other=0)", "int64"),
+        ("counts += tl.where(own == key, 1, 0)", "tl.load(bounds + tl.program_id(0))", "at", "int32"),
+        ("n += tl.sum((key < own).to(tl.int32))", "tl.load(bounds + tl.program_id(0))", "at", "float32"),
+    ],
+)
+def test_each_cta_that_walks_through_one_list_for_a_number_of_its_own_searches_it(tmp_path, counted, own, at, kind):
+    one = of_ctas(tmp_path, counted, own, at, kind=kind)
+    assert (one.severity, one.source.line) == ("high", 10)
+    assert (one.evidence["entries"], one.evidence["iterations"]) == (1 << 15, 256)
+    assert one.estimate.speedup == pytest.approx(4, abs=0.01)
+    assert ("tl.atomic_add 1 at each entry's counter" in one.advice) == ("==" in counted)
+    assert "in 16 steps in place of 256 iterations" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("counted", "changed"),
+    [
+        ("least = tl.minimum(least, tl.min(key, 0))", {}),
+        ("n += tl.sum(tl.where(key == own, key, 0), 0)", {"kind": "int32"}),
+        (ADDED, {"own": "5"}),
+        (ADDED, {"at": "tl.program_id(0) * N + at"}),
+        (ADDED, {"at": "tl.load(order + tl.program_id(0) * N + at)"}),
+        (ADDED, {"begin": "tl.program_id(0) * BLOCK"}),
+        (ADDED, {"own": "tl.load(keys + tl.program_id(0))"}),
+        (ADDED, {"entries": 1 << 10}),
+        ("n += tl.sum((key == own + start).to(tl.int32), 0)", {}),
+    ],
+)
+def test_ctas_that_need_all_entries_or_have_a_list_each_search_nothing(tmp_path, counted, changed):
+    assert of_ctas(tmp_path, counted, **changed) is None

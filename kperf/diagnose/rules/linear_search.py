@@ -1,8 +1,9 @@
-"""A place in a table that is found by comparing each element with all entries."""
+"""A place in a table that is found by comparing each element, or each CTA's number, with all entries."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from kperf.diagnose.analyses.comparisons import (
     GATHER_CYCLES,
@@ -29,6 +30,8 @@ from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _ORDERS = ("gt", "ge", "lt", "le")
+_EQUAL = "eq"
+_COMPARISONS = ("arith.cmpi", "arith.cmpf")
 _COMPARED = 3
 """Instructions at full rate for an entry: a comparison at half rate, and an addition."""
 _STEP = 5
@@ -50,7 +53,12 @@ class _Search:
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of counts of the entries below an element: such a count is a place in the sorted table."""
+    """Of counts of the entries below an element: such a count is a place in the sorted table.
+
+    Of CTAs that walk through a list for one number each also counts of the entries that are equal to it.
+    """
+    for loop in innermost(kernel):
+        yield from islice(_of_ctas(kernel, loop), 1)
     for search in (*_by_loops(kernel), *_by_tiles(kernel)):
         around = beside(kernel, search.load, search.operations, search.around)
         others, least = arithmetic_cycles(kernel, around), bytes_or_mma_cycles(kernel, around)
@@ -183,6 +191,64 @@ def _is_added(kernel: Kernel, loop: Operation, place: int, counts: Operation) ->
     if grown is None or grown.name not in ("arith.addi", "arith.addf") or begin not in grown.operands:
         return False
     return unshaped(kernel, grown, 1 - grown.operands.index(begin)) is counts
+
+
+def _of_ctas(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
+    """Of a loop in which each CTA compares all tiles of one list with a number of its own, and needs nothing else.
+
+    The iterations wait for their loads one after another, as the steps of a search by halving do, so that the most that
+    a search gives is the ratio of their numbers. The likely gain is its root: what sorts, or counts, stays, or comes.
+    """
+    iterations, done = kernel.iterations(loop), list(inside(loop))
+    if not iterations or any(op.name in (*STORES, *ATOMICS, *MMAS, *LOOPS) for op in done):
+        return
+    made = (kernel.values.sources(done[-1], place, until=_COMPARISONS) for place in range(len(carried(loop))))
+    if any(op in done and op.name in LOADS for sources in made for op in sources):
+        return  # a sum of weights, or anything else of the entries
+    for compared in (op for op in done if op.name in _COMPARISONS and tensor_types(op.rest)):
+        predicate, tile = compared.rest.split(",")[0].strip(), tensor_types(compared.rest)[0]
+        load = _searched(kernel, compared, loop) if predicate.endswith((*_ORDERS, _EQUAL)) else None
+        entries = iterations * tile.size
+        most = iterations / entries.bit_length()
+        if load is None or math.sqrt(most) < MEDIUM_GAIN:
+            continue
+        is_equal, name = predicate.endswith(_EQUAL), ", ".join(sorted(kernel.tensors_of(load)))
+        halving = f"search it by halving, in {entries.bit_length()} steps in place of {iterations} iterations"
+        yield kernel.finding(
+            RULE.id,
+            load,
+            "high" if math.sqrt(most) >= SEVERE_GAIN else "medium",
+            f"each CTA loads all {entries} entries of {name}, to find those that are "
+            f"{'equal to' if is_equal else 'below or above'} one number of its own",
+            (
+                "count all numbers in one pass: let each CTA take a part of the list, and tl.atomic_add 1 at each "
+                "entry's counter; a cumulative sum of the counters says where each number begins; or if the list is in "
+                f"order, {halving}"
+                if is_equal
+                else f"if the list is in order, or can be sorted once before the launch, {halving}"
+            ),
+            {"entries": entries, "iterations": iterations, "steps": entries.bit_length()},
+            confidence="medium",
+            estimate=(math.sqrt(most), 1.0, most),
+        )
+
+
+def _searched(kernel: Kernel, compared: Operation, loop: Operation) -> Operation | None:
+    """The load of a tile of a list, the same for all CTAs, with which an iteration compares a number of the CTA."""
+    for place in (0, 1):
+        load, number = loaded(kernel, compared, place), unshaped(kernel, compared, 1 - place)
+        if load is None or number is None or tensor_types(number.rest) or loop not in kernel.values.sources(load, 0):
+            continue  # a number that lies in each iteration at the same place, or a tile of numbers
+        is_own = bool(memory_of_operand(kernel, compared, 1 - place) & kernel.tensors_of(load))
+        is_given_one = is_given(kernel, compared, 1 - place, loop) and _is_of_cta(kernel, compared, 1 - place)
+        if is_given_one and not is_own and not _is_of_cta(kernel, load, 0):
+            return load
+    return None
+
+
+def _is_of_cta(kernel: Kernel, op: Operation, place: int) -> bool:
+    """Whether an operand depends on the CTA, also by what is loaded."""
+    return any(one.name == "tt.get_program_id" for one in kernel.values.sources(op, place))
 
 
 RULE = Rule("linear-search", "A search that compares with every entry", check)
