@@ -258,6 +258,38 @@ def test_few_ctas_are_split_in_the_way_that_fits_the_kernel(tmp_path, launch, ad
     assert written.partition("; 16 CTAs fit")[0] == f"launch {advice}"
 
 
+SHARED_KEYS = """
+@triton.jit
+def begin_of(part, each):
+    return part * each
+
+@triton.jit
+def shared(x, ends, y, N, GROUP: tl.constexpr, PARTS: tl.constexpr, B: tl.constexpr):
+    key = tl.program_id(0) // GROUP
+    end = tl.load(ends + key)
+    each = tl.cdiv(end, PARTS)
+    start = BEGIN
+    total = tl.zeros((B,), tl.float32)
+    for at in range(start, tl.minimum(start + each, end), B):
+        i = at + tl.arange(0, B)
+        total += tl.load(x + key * N + i, mask=i < end, other=0).to(tl.float32)
+    tl.store(y + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), tl.sum(total, 0))
+
+"""
+
+
+@pytest.mark.parametrize("begin", ["tl.program_id(1) * each", "begin_of(tl.program_id(1), each=each)"])
+def test_a_ratio_of_heads_is_no_number_of_parts(tmp_path, begin):
+    kernel = SPLITS.replace("@triton.jit\ndef twice", SHARED_KEYS.replace("BEGIN", begin) + "@triton.jit\ndef twice")
+    advice = found(tmp_path, kernel + "shared[(4, 4)](x, ends, y, 1 << 16, 4, 4, 1024)")["launch-too-small"].advice
+    assert "PARTS=36" in advice
+    assert "GROUP" not in advice
+    alone = kernel.replace("PARTS: tl.constexpr", "PARTS") + "shared[(4, 4)](x, ends, y, 1 << 16, 4, 4, 1024)"
+    advice = found(tmp_path, alone)["launch-too-small"].advice
+    assert "let 9 CTAs take parts of the loop" in advice
+    assert "GROUP" not in advice
+
+
 TABLE = """
 import torch, triton, triton.language as tl
 

@@ -742,6 +742,27 @@ def test_a_bias_of_the_scores_is_no_sum_that_the_loop_makes(tmp_path, before, ad
         assert finding.advice.startswith(advice)
 
 
+@pytest.mark.parametrize(
+    ("before", "severity", "says", "advice"),
+    [
+        ("pass", "medium", "; with num_warps=8 they wait too (C7515)", "halve the tile: "),
+        ("tl.assume(n > 0)", "high", "(ptxas C7511: insufficient register resources for the wgmma pipeline)",
+         "launch with num_warps=8, or halve the tile: "),
+    ],
+    ids=["the loop may not run", "the loop runs"],
+)  # fmt: skip
+def test_more_warps_that_wait_for_their_mmas_too_are_not_advised(tmp_path, before, severity, says, advice):
+    launch = (
+        f"q, k, v, out = (torch.empty(4096, 64, {BF16}) for _ in range(4))\n"
+        f"attention[(32,)](q, k, v, torch.empty(4096, 4096, {BF16}), out, 4096, 64, 128, 128, num_stages=2)"
+    )
+    finding = found(tmp_path, SCORES.replace("BEFORE", before), launch)["wgmma-serialised"]
+    assert (finding.severity, finding.message.endswith(says)) == (severity, True)
+    assert finding.advice.startswith(advice)
+    assert ({"num_warps": 8} in finding.candidates) == (severity == "high")
+    assert (finding.estimate.speedup, finding.estimate.low) == ((1.2, 0.9) if severity == "medium" else (1.8, 1.2))
+
+
 def test_what_an_mma_of_the_same_iteration_needs_is_not_reduced_after_the_loop(tmp_path):
     kernel = SCORES.replace("BEFORE", "total = tl.zeros([BM], tl.float32)")
     kernel = kernel.replace("        top = new", "        total += tl.sum(p, 1)\n        top = new")

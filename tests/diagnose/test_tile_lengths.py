@@ -64,19 +64,19 @@ def shaped(x, SCALE: tl.constexpr, B: tl.constexpr):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "of_ctas", "steps", "others"),
+    ("kernel", "of_ctas", "steps", "others", "bounds"),
     [
-        ("row", "", "", "BLOCK"),  # it holds the whole row
-        ("gemm", "BM BN", "BK", ""),
-        ("cached", "ROWS", "", "D HEAD"),  # the lengths of rows
-        ("halves", "HEADS", "D", ""),
-        ("outer", "", "B", ""),
-        ("by_descriptor", "ROWS", "STEP", ""),
-        ("elsewhere", "", "B", ""),  # a function of another file may make a tile of it
-        ("shaped", "", "", "B"),
+        ("row", "", "", "BLOCK", ""),  # it holds the whole row
+        ("gemm", "BM BN", "BK", "", "K"),
+        ("cached", "ROWS", "", "D HEAD", ""),  # the lengths of rows
+        ("halves", "HEADS", "D", "", ""),
+        ("outer", "", "B", "", ""),
+        ("by_descriptor", "ROWS", "STEP", "", "N"),
+        ("elsewhere", "", "B", "", ""),  # a function of another file may make a tile of it
+        ("shaped", "", "", "B", ""),
     ],
 )
-def test_lengths_of_tiles_are_what_the_source_makes_tiles_of(tmp_path, kernel, of_ctas, steps, others):
+def test_lengths_of_tiles_are_what_the_source_makes_tiles_of(tmp_path, kernel, of_ctas, steps, others, bounds):
     (tmp_path / "kernels.py").write_text(SOURCE)
     line = next(number for number, text in enumerate(SOURCE.splitlines(), 1) if f"def {kernel}(" in text)
     for begin in (line, line - 1):  # Python says that a function begins at its decorator
@@ -85,6 +85,7 @@ def test_lengths_of_tiles_are_what_the_source_makes_tiles_of(tmp_path, kernel, o
             frozenset(f"{of_ctas} {steps} {others}".split()),
             frozenset(f"{of_ctas} {steps}".split()),
             frozenset(of_ctas.split()),
+            frozenset(bounds.split()),
         )
 
 

@@ -115,7 +115,8 @@ def _work(kernel: Kernel, operations: Iterable[Operation]) -> float:
 def _parts(kernel: Kernel, loop: Operation) -> list[tuple[str, int]]:
     """The constexprs that say of how many CTAs each takes a part of a loop, with their values.
 
-    Such a CTA computes the loop's bounds of its number along an axis of the grid that is as long as the constexpr.
+    Such a CTA computes the loop's bounds of its number along an axis of the grid that is as long as the constexpr, and
+    of the constexpr: another one may have the same value, as the number of heads that share a key.
     """
     sources = [op for place in BOUNDS for op in kernel.values.sources(loop, place)]
     axes = {op.rest.split()[0] for op in sources if op.name == "tt.get_program_id"}
@@ -126,7 +127,7 @@ def _parts(kernel: Kernel, loop: Operation) -> list[tuple[str, int]]:
     return [
         (name, value)
         for name, value in kernel.configuration.items()
-        if value in lengths and name not in (*OPTIONS, *used.lengths)
+        if value in lengths and name in used.of_bounds and name not in (*OPTIONS, *used.lengths)
     ]
 
 

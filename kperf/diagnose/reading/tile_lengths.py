@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,6 +10,7 @@ from kperf.diagnose.reading.sources import Definition, first_line, nodes
 from kperf.ir.locations import Frame
 
 _Functions = Mapping[str, list[Definition]]
+_NamesOf = Callable[[ast.expr], set[str]]
 
 _FIRST = ("zeros", "full", "empty")
 """Functions whose first argument is a shape."""
@@ -21,6 +22,7 @@ _PROGRAM, _RANGE = "program_id", "arange"
 """Functions of which a number of the CTA, or of each element of a tile, is computed."""
 _OF_ROWS = frozenset((_RANGE, "load"))
 """Functions of which numbers of rows are computed: what multiplies these is the length of a row, and no step."""
+_RANGES = ("range", "static_range")
 _STEP = 2
 """The place of a range's step. It is as long as the tile with which the loop steps, whoever made the tile."""
 _OF_DESCRIPTOR = ("load", "store", "gather", "scatter", "atomic_add")
@@ -36,12 +38,14 @@ class TileLengths:
     """Parameters of a function, by name.
 
     lengths: of tiles. steps: those of them with which it goes from tile to tile, from CTA to CTA or in a loop. A tile
-    of another length has to hold all that there is. of_ctas: the steps from CTA to CTA.
+    of another length has to hold all that there is. of_ctas: the steps from CTA to CTA. of_bounds: parameters of any
+    kind of which a loop's first or last number is computed.
     """
 
     lengths: frozenset[str]
     steps: frozenset[str]
     of_ctas: frozenset[str] = frozenset()
+    of_bounds: frozenset[str] = frozenset()
 
 
 def tile_lengths(frame: Frame) -> TileLengths | None:
@@ -80,6 +84,7 @@ def _of_function(function: Definition, functions: _Functions, callers: tuple[str
     strides = _closure((factor for factor, _, made in factors if made & _OF_ROWS), computed)
     steps = [factor for factor, number, made in factors if not made & _OF_ROWS and number not in products]
     steps += [one for call in calls for one in _steps(call)]
+    bounds = [one for call in calls if _called(call) in _RANGES for one in call.args[:_STEP]]
     for call in calls:
         if isinstance(call.func, ast.Name) and call.func.id in functions and call.func.id not in callers:
             for called in functions[call.func.id]:
@@ -87,6 +92,7 @@ def _of_function(function: Definition, functions: _Functions, callers: tuple[str
                 lengths += _passed(call, called, inside.lengths)
                 steps += _passed(call, called, inside.steps)
                 of_ctas += _passed(call, called, inside.of_ctas)
+                bounds += _passed(call, called, inside.of_bounds)
         elif _is_unknown(call, functions, {*parameters, *computed}):
             passed = [*call.args, *(one.value for one in call.keywords)]
             numbers = [one for one in passed if not _names(one) & computed.keys()]
@@ -97,12 +103,15 @@ def _of_function(function: Definition, functions: _Functions, callers: tuple[str
         frozenset(found),
         frozenset(found & _closure(steps, computed) - strides),
         frozenset(found & _closure(of_ctas, computed) - strides),
+        frozenset(_closure(bounds, _computed(function, _mentioned), _mentioned) & parameters),
     )
 
 
-def _closure(expressions: Iterable[ast.expr], computed: Mapping[str, set[str]]) -> set[str]:
+def _closure(
+    expressions: Iterable[ast.expr], computed: Mapping[str, set[str]], names: _NamesOf | None = None
+) -> set[str]:
     """The names of which these numbers are computed."""
-    todo = [name for one in expressions for name in _names(one)]
+    todo = [name for one in expressions for name in (names or _names)(one)]
     found = set[str]()
     while todo:
         name = todo.pop()
@@ -112,14 +121,14 @@ def _closure(expressions: Iterable[ast.expr], computed: Mapping[str, set[str]]) 
     return found
 
 
-def _computed(function: Definition) -> dict[str, set[str]]:
+def _computed(function: Definition, names: _NamesOf | None = None) -> dict[str, set[str]]:
     """The names of which a function's variables are computed."""
     found = defaultdict[str, set[str]](set)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 for name, value in _assigned(target, node.value):
-                    found[name] |= _names(value)
+                    found[name] |= (names or _names)(value)
     return dict(found)
 
 
@@ -149,6 +158,22 @@ def _names(expression: ast.expr) -> set[str]:
     return set[str]().union(*map(_names, each))
 
 
+def _mentioned(expression: ast.expr) -> set[str]:
+    """All names that a number may be computed of, by any function; a number in memory is of none."""
+    if isinstance(expression, ast.Name):
+        return {expression.id}
+    if isinstance(expression, ast.Call) and _called(expression) == "load":
+        return set()
+    return set[str]().union(*map(_mentioned, _expressions_in(expression)))
+
+
+def _expressions_in(node: ast.AST) -> list[ast.expr]:
+    """The expressions of which another one, or an argument by its keyword, is made."""
+    children = ast.iter_child_nodes(node)
+    each = [one.value if isinstance(one, ast.keyword) else one for one in children]
+    return [one for one in each if isinstance(one, ast.expr)]
+
+
 def _called(call: ast.Call) -> str:
     """The name of a function, or of a method."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -168,7 +193,7 @@ def _shapes(call: ast.Call) -> Iterator[ast.expr]:
         yield from call.args if _is_method(call) else call.args[1:]
     elif name in _BLOCK_SHAPE:
         yield from call.args[_BLOCK_SHAPE[name] :][:1]
-    elif name in ("range", "static_range"):
+    elif name in _RANGES:
         yield from call.args[_STEP:]
     elif name in _OF_DESCRIPTOR and _is_method(call):
         yield from (one for one in call.args if isinstance(one, ast.List | ast.Tuple))
@@ -177,7 +202,7 @@ def _shapes(call: ast.Call) -> Iterator[ast.expr]:
 def _steps(call: ast.Call) -> Iterator[ast.expr]:
     """The arguments of a call of which one is a step from tile to tile, beside products."""
     name = _called(call)
-    if name in ("range", "static_range"):
+    if name in _RANGES:
         yield from call.args[_STEP:]
     elif name in ("cdiv", "advance"):
         yield from call.args

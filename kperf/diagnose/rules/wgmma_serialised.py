@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.analyses.loops import carried, read
+from kperf.diagnose.analyses.occupancy import ctas
 from kperf.diagnose.analyses.serialised import Serialised, serialised
 from kperf.diagnose.analyses.spills import gain_without_spills, spills
+from kperf.diagnose.analyses.warps import with_warps
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import loops_around, mma_element
-from kperf.diagnose.reading.options import more_warps, warps_advice
+from kperf.diagnose.reading.operations import loops_around, mma_element, mma_shape
+from kperf.diagnose.reading.options import halved, more_warps, warps_advice
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -16,6 +18,8 @@ from kperf.trace.analyze.finding import Finding
 
 _WARP_GROUP = 4
 """Warps that issue a wgmma together; a second group of them issues its own meanwhile."""
+_HALF_A_TILE = 1.2, 0.9, 1.8
+"""Of what is left to advise. Not measured."""
 _SHAPED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.reshape", "ttg.convert_layout", "tt.trans")
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 _SAME = (_WAIT, "arith.mulf", "arith.truncf", "arith.extf", "ttg.convert_layout")
@@ -30,16 +34,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if waiting.for_registers and spills(kernel) is not None:  # register-spills says so
             return
         why = f" (ptxas {waiting.warning}: {waiting.reason})" if waiting.warning else ""
+        still = _waits_with_more_warps(kernel, waiting)
         yield kernel.finding(
             RULE.id,
             mmas[0],
-            "high",
+            "medium" if still else "high",
             f"the warps wait for {waiting.awaited} of the {waiting.issued} wgmma instructions in loops before they "
-            f"issue the next one{why}",
-            _advice(kernel, mmas[0], waiting),
+            f"issue the next one{why}" + still,
+            _advice(kernel, mmas[0], waiting, more=not still),
             waiting.evidence,
-            estimate=waiting.estimate,
-            candidates=more_warps(kernel) if waiting.for_registers else (),
+            estimate=_HALF_A_TILE if still else waiting.estimate,
+            candidates=more_warps(kernel) if waiting.for_registers and not still else (),
         )
         return
     for op in mmas:
@@ -63,11 +68,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-def _advice(kernel: Kernel, mma: Operation, waiting: Serialised) -> str:
-    """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone."""
+def _waits_with_more_warps(kernel: Kernel, waiting: Serialised) -> str:
+    """In words that twice as many warps, compiled, wait as well, for ptxas' next reason, in fewer CTAs of an SM.
+
+    Empty if they do not. Fewer CTAs work while another one waits for its MMAs: of attention with tiles of 128 x 64
+    8 warps took 1.5 times as long as 4 (H200), also where the next reason was removed.
+    """
+    other = with_warps(kernel, 2 * kernel.num_warps) if waiting.for_registers else None
+    left = serialised(other) if other is not None and ctas(other) < ctas(kernel) else None
+    if left is None:
+        return ""
+    return f"; with num_warps={2 * kernel.num_warps} they wait too ({left.warning or 'for no reason that ptxas gives'})"
+
+
+def _advice(kernel: Kernel, mma: Operation, waiting: Serialised, *, more: bool) -> str:
+    """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone. more: whether more warps may help."""
     if waiting.for_registers:
         return (
-            f"{warps_advice(kernel)}: the values that the loop keeps during MMAs do not fit into a thread's registers"
+            f"{warps_advice(kernel) if more else halved(kernel, mma_shape(mma) or ())}: the values that the loop keeps "
+            "during MMAs do not fit into a thread's registers"
         )
     bound = _unknown_end(kernel, mma)
     if waiting.for_its_sum and bound is not None and _read_in_loop(mma) is None:
