@@ -119,7 +119,7 @@ WITHOUT_RULE = {
     "buffer-race": "no rule of ncu compares buffers with waits",
     "dense-transform": "no rule of ncu knows that a matrix has a fast transform",
     "early-return": "no rule of ncu counts the CTAs that have no work",
-    "emulated-float32": "no rule of ncu knows that several MMAs compute one product",
+    "emulated-float32": "no rule of ncu knows that several MMAs compute one tl.dot",
     "epilogue-in-loop": "no rule of ncu knows which work of an iteration could follow the loop",
     "fixed-iterations": "no rule of ncu knows which iterations change no result",
     "full-sort": "no rule of ncu knows which sorted elements are used",
