@@ -53,7 +53,7 @@ _SECONDS: TypeAdapter[float] = TypeAdapter(foreign.Positive)
 _LIMIT_S = 150
 _LINE_LEFT = re.compile(r"(?P<file>.+):(?P<line>\d+)@(?P<function>.*)")
 _LINE_RIGHT = re.compile(r"(?P<file>.+):(?P<function>[^:]*)@(?P<line>\d+)")
-_PADDING = re.compile(r"(NOP|BRA)\b")
+_PADDING = re.compile(r"(@!?U?P\w+\s+)?(NOP|BRA)\b")
 """What fills the end of a kernel up: not every tool counts it."""
 _ALL, _STALLED = "Warp Stall Sampling (All Samples)", "Warp Stall Sampling (Not-issued Samples)"
 

@@ -79,7 +79,7 @@ def printed_by_ncu(ran, *, launches=2, extra=0, missing=0):
             for i in range(len(found)):
                 counts = (1_200, 900) if i == first else (0, 0)
                 rows.append(f'"{i}","7f{i:x}0","FFMA R1, R2, R3, R4","{counts[0]:,}","{counts[1]}","5"')
-            rows += ['"9","7f","NOP","","","0"'] * 3
+            rows += ['"9","7f","@!P0  BRA 0x7f44f97a7bf0","0","0","0"', *['"9","7f","NOP","","","0"'] * 3]
             rows += ['"9","7f","FADD R1, R2, R3","0","0","0"'] * extra
     return "\n".join(rows), wait
 
