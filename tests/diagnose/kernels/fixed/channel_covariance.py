@@ -1,10 +1,10 @@
-"""Covariance of the channels of a recording, samples in float16, as a principal component analysis begins."""
+"""Second moments of the channels of a recording, samples in float16, as a principal component analysis begins."""
 
 import torch
 import triton
 import triton.language as tl
 
-SAMPLES, CHANNELS = 65536, 2048
+SAMPLES, CHANNELS = 8192, 4096
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def covariance(samples_ptr, out_ptr, SAMPLES, CHANNELS, BLOCK: tl.constexpr, STE
 
 
 torch.manual_seed(0)
-samples = torch.randn(SAMPLES, CHANNELS, device="cuda", dtype=torch.float16)
+samples = torch.rand(SAMPLES, CHANNELS, device="cuda", dtype=torch.float16)
 out = torch.empty(CHANNELS, CHANNELS, device="cuda")
 covariance[(CHANNELS // 128, CHANNELS // 128)](
     samples, out, SAMPLES, CHANNELS, BLOCK=128, STEP=32, num_warps=8, num_stages=3
