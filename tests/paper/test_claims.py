@@ -342,7 +342,7 @@ def test_values_of_this_machines_card_are_told_from_recorded_ones(tmp_path, monk
     rows = printed(tmp_path)
     assert rows[BOUND.statement][-1] == "2026-11-24, this machine"
     assert rows[CLAIMS["fig13-mean"].statement][-1] == "2026-11-24, this machine, card 87b41bd1"
-    assert rows[CLAIMS["ncu-above-1000x"].statement][-1] == "2026-11-21, card 9d679a40"
+    assert rows[CLAIMS["ncu-above-1000x"].statement][-1] == "2026-11-29, card 27926151"
 
 
 def test_a_page_says_which_claims_a_command_measures_and_when_it_was_recorded(tmp_path):
@@ -357,7 +357,7 @@ def test_a_page_says_which_claims_a_command_measures_and_when_it_was_recorded(tm
         "| `make fig11` | C3 to C5 | 3 min, 1 GPU | `fig11/` | 2026-11-24 | 2026-11-24 |",
         "| `make overhead` | C6 to C8 | 2 min, no GPU, after `make fig11 examples` | `overhead.png` | not recorded "
         "| 2026-11-24 |",
-        "| `make lines` | C9, C10 | 2 min, 1 GPU | `lines.jsonl` | not recorded | 2026-11-21 |",
+        "| `make lines` | C9, C10 | 2 min, 1 GPU | `lines.jsonl` | not recorded | 2026-11-29 |",
     ]
 
 
