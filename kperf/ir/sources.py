@@ -7,7 +7,7 @@ import numpy as np
 
 from kperf.ir.operations import DOT_WAIT
 from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import apply, carried_by, constant, loop_arguments, passed
+from kperf.ir.values import apply, carried_by, constant, line_of, loop_arguments, passed
 
 _VIEWS = {
     "ttg.memdesc_index",
@@ -168,11 +168,6 @@ class Sources:
     def named(self, *names: str) -> Iterator[Operation]:
         """The operations of these names, in the order of the text."""
         return (op for op in self.operations if op.name in names)
-
-
-def line_of(region: Region | None) -> int:
-    """Where a region begins; `OUTSIDE` if there is none."""
-    return OUTSIDE if region is None else region.line
 
 
 def is_closed(region: Region) -> bool:

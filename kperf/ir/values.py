@@ -152,7 +152,7 @@ class Values:
         self._carried: dict[tuple[int, str], Carried] = {}
         for op in module.walk():
             for result in op.results:
-                self._made[_line(op.parent), result] = op
+                self._made[line_of(op.parent), result] = op
             if op.name in ("scf.for", "scf.while"):
                 self._carried |= {(region.line, name): carried for region, name, carried in carried_by(op)}
         self._arguments = {argument.name: argument for argument in arguments_of(module, multiples)}
@@ -492,7 +492,8 @@ def iterations_of(values: Values, loop: Operation, known: Container[str], *, of_
     return len(range(*numbers)) if len(numbers) == len(BOUNDS) and numbers[-1] > 0 else None
 
 
-def _line(region: Region | None) -> int:
+def line_of(region: Region | None) -> int:
+    """Where a region begins; -1 if there is none."""
     return -1 if region is None else region.line
 
 
