@@ -7,7 +7,7 @@ import typer
 
 from kperf.arch import SM_90A
 from kperf.cli.app import app, console
-from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, given
+from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, Wait, given
 
 
 @app.command()
@@ -49,6 +49,7 @@ def diagnose(
             show_default="--samples of a script",
         ),
     ] = None,
+    wait: Wait = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print all findings, and their rules' pages.")] = False,
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.
@@ -68,6 +69,7 @@ def diagnose(
         explain=explain,
         try_out=try_out,
         samples=samples,
+        wait=wait,
     )
     name, *arguments = what
     raise typer.Exit(command.run(console, name, arguments, request, static=static))

@@ -101,6 +101,10 @@ Constexpr = Annotated[
     ),
 ]
 NumWarps = Annotated[int | None, typer.Option(min=1, max=32, help="Warps of a function's CTA.", show_default=False)]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait while another kperf measures on the GPU, and take turns with those that wait."),
+]
 NumStages = Annotated[int | None, typer.Option(min=0, help="Stages of a function's loops.", show_default=False)]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]

@@ -10,7 +10,17 @@ import typer
 from kperf.arch import KNOWN
 from kperf.cli import interrupt
 from kperf.cli.app import app, console
-from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, WrittenGpu, listed, take_no_gpu
+from kperf.cli.options import (
+    CtaChoice,
+    DeviceChoice,
+    DeviceOption,
+    Passes,
+    Results,
+    Wait,
+    WrittenGpu,
+    listed,
+    take_no_gpu,
+)
 from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.installation import why_missing
@@ -78,12 +88,7 @@ def trace(
             "--samples", help="Let the GPU sample the original kernel too, in launches on copies of its data."
         ),
     ] = False,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", help="Wait while another kperf measures on the GPU, and take turns with those that wait."
-        ),
-    ] = False,
+    wait: Wait = False,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     installed = stack.look()

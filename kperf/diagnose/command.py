@@ -49,7 +49,8 @@ class Request:
     target: an architecture. signature, constexprs, options: of `file.py:function`. as_json, as_sarif: print or write
     this instead of text. fail_if: a severity at which, or above, the exit status is 1. explain: print all findings,
     with the rules' pages. try_out: compile and time the configurations that findings name; None is yes for a script.
-    samples: let the GPU sample the original kernels; None is yes for a script.
+    samples: let the GPU sample the original kernels; None is yes for a script. wait: for others that measure on the
+    GPU, before the script runs.
     """
 
     target: str = SM_90A.name
@@ -62,6 +63,7 @@ class Request:
     explain: bool = False
     try_out: bool | None = None
     samples: bool | None = None
+    wait: bool = False
 
 
 def run(console: Console, what: str, arguments: Sequence[str], request: Request, *, static: bool) -> int:
@@ -73,6 +75,8 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
         raise UsageError("--try times kernels, which only a script on a GPU launches: leave it out here")
     if request.samples and (static or recorded):
         raise UsageError("--samples takes samples of kernels that a script launches on a GPU: leave it out here")
+    if request.wait and (static or recorded):
+        raise UsageError("--wait waits for a GPU, and nothing is launched on one: leave it out here")
     if recorded:
         return run_recorded(console, [what, *arguments], request)
     if static:
@@ -135,7 +139,7 @@ def run_traced(
         status = trace.run(
             WholeConsole(quiet=True),
             traced,
-            TraceOptions(samples=request.samples is not False),
+            TraceOptions(samples=request.samples is not False, wait=request.wait),
             Path(folder),
             formats(lambda *_: []),
             asked,

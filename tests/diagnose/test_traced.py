@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+from threading import Timer
 
 import pytest
 
@@ -18,6 +19,7 @@ from kperf.trace import results
 from kperf.trace.capture import capturer, pc_sampling
 from tests.compat import fake_cupti
 from tests.diagnose import sarif_2_1_0
+from tests.record.test_lock import another_that_measures
 from tests.trace.capture import fake_gpu
 
 SCRIPT = """
@@ -56,6 +58,34 @@ def test_a_traced_script_is_diagnosed_by_what_was_compiled_and_measured(tmp_path
     assert found["uncoalesced-access"]["source"] == {"file": str(script), "line": 10, "function": "column_sum"}
     assert found["tail-wave"]["evidence"]["ctas"] == 160  # as the fake GPU's made-up timers have it
     assert one["skipped"] == {}
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_beside_another_that_measures_a_script_is_read_as_compiled_or_waits(tmp_path, capfd):
+    script = tmp_path / "columns.py"
+    script.write_text(SCRIPT)
+
+    def found(**options) -> list[str]:
+        console = WholeConsole(file=io.StringIO(), width=160)
+        request = command.Request(as_json=True, try_out=False, **options)
+        assert command.run_traced(console, str(script), (), request, fake_gpu.FakeGpu()) == 0
+        (one,) = json.loads(console.file.getvalue())["kernels"]
+        return [finding["id"] for finding in one["findings"]]
+
+    with another_that_measures():
+        assert "tail-wave" not in found()  # which a timeline shows
+    assert "column_sum is not traced: process" in capfd.readouterr().err
+    with another_that_measures() as holder:
+        Timer(0.2, holder.kill).start()
+        assert "tail-wave" in found(wait=True)
+    assert "is measuring on GPU fake: wait for it to end" in capfd.readouterr().err
+
+
+def test_what_launches_nothing_has_nothing_to_wait_for(tmp_path):
+    with pytest.raises(UsageError, match="^--wait waits for a GPU, and nothing is launched on one"):
+        command.run(WholeConsole(quiet=True), "columns.py", (), command.Request(wait=True), static=True)
+    with pytest.raises(UsageError, match="^--wait waits for a GPU, and nothing is launched on one"):
+        command.run(WholeConsole(quiet=True), "a.timeline.json", (), command.Request(wait=True), static=False)
 
 
 REFUSED = """
