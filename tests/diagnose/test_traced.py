@@ -82,9 +82,9 @@ def test_beside_another_that_measures_a_script_is_read_as_compiled_or_waits(tmp_
 
 
 def test_what_launches_nothing_has_nothing_to_wait_for(tmp_path):
-    with pytest.raises(UsageError, match="^--wait waits for a GPU, and nothing is launched on one"):
+    with pytest.raises(UsageError, match=r"^--wait waits for a GPU, and nothing"):
         command.run(WholeConsole(quiet=True), "columns.py", (), command.Request(wait=True), static=True)
-    with pytest.raises(UsageError, match="^--wait waits for a GPU, and nothing is launched on one"):
+    with pytest.raises(UsageError, match=r"^--wait waits for a GPU, and nothing"):
         command.run(WholeConsole(quiet=True), "a.timeline.json", (), command.Request(wait=True), static=False)
 
 
