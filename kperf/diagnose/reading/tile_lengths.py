@@ -71,17 +71,17 @@ def _functions(file: str) -> _Functions:
 
 def _of_function(function: Definition, functions: _Functions, callers: tuple[str, ...]) -> TileLengths:
     parameters = {one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
-    computed = _computed(function)
+    computed = _computed(function, _names)
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     products = [node for node in ast.walk(function) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)]
     lengths = [one for call in calls for one in _shapes(call)]
     factors = [
-        (factor, number, _closure([number], computed) & {_PROGRAM, *_OF_ROWS})
+        (factor, number, _closure([number], computed, _names) & {_PROGRAM, *_OF_ROWS})
         for product in products
         for factor, number in ((product.left, product.right), (product.right, product.left))
     ]
     of_ctas = [factor for factor, number, made in factors if made == {_PROGRAM} and number not in products]
-    strides = _closure((factor for factor, _, made in factors if made & _OF_ROWS), computed)
+    strides = _closure((factor for factor, _, made in factors if made & _OF_ROWS), computed, _names)
     steps = [factor for factor, number, made in factors if not made & _OF_ROWS and number not in products]
     steps += [one for call in calls for one in _steps(call)]
     bounds = [one for call in calls if _called(call) in _RANGES for one in call.args[:_STEP]]
@@ -98,20 +98,18 @@ def _of_function(function: Definition, functions: _Functions, callers: tuple[str
             numbers = [one for one in passed if not _names(one) & computed.keys()]
             lengths += numbers
             steps += numbers
-    found = _closure(lengths, computed) & parameters
+    found = _closure(lengths, computed, _names) & parameters
     return TileLengths(
         frozenset(found),
-        frozenset(found & _closure(steps, computed) - strides),
-        frozenset(found & _closure(of_ctas, computed) - strides),
+        frozenset(found & _closure(steps, computed, _names) - strides),
+        frozenset(found & _closure(of_ctas, computed, _names) - strides),
         frozenset(_closure(bounds, _computed(function, _mentioned), _mentioned) & parameters),
     )
 
 
-def _closure(
-    expressions: Iterable[ast.expr], computed: Mapping[str, set[str]], names: _NamesOf | None = None
-) -> set[str]:
+def _closure(expressions: Iterable[ast.expr], computed: Mapping[str, set[str]], names: _NamesOf) -> set[str]:
     """The names of which these numbers are computed."""
-    todo = [name for one in expressions for name in (names or _names)(one)]
+    todo = [name for one in expressions for name in names(one)]
     found = set[str]()
     while todo:
         name = todo.pop()
@@ -121,14 +119,14 @@ def _closure(
     return found
 
 
-def _computed(function: Definition, names: _NamesOf | None = None) -> dict[str, set[str]]:
+def _computed(function: Definition, names: _NamesOf) -> dict[str, set[str]]:
     """The names of which a function's variables are computed."""
     found = defaultdict[str, set[str]](set)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 for name, value in _assigned(target, node.value):
-                    found[name] |= (names or _names)(value)
+                    found[name] |= names(value)
     return dict(found)
 
 
