@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
+from kperf.ir.loops import BOUNDS
 from kperf.ir.names import Names
 from kperf.ir.operations import REGISTER_LOADS
 from kperf.ir.sources import Sources, Value
-from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS, line_of
+from kperf.ir.ttgir import Operation, line_of
 
 _HANDING_ON = {"scf.yield", "scf.condition", "scf.while", "cf.br"}
 """Operations whose operands are what a loop or a branch carries."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.ir.arithmetic import apply
+from kperf.ir.loops import loop_arguments, passed
 from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import DISTANCE, READS, Value, Values, apply, constant, joined, loop_arguments, passed
+from kperf.ir.values import DISTANCE, READS, Value, Values, constant, joined
 
 _SAME_FIRST = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans")
 """What moves elements and leaves the first one first."""

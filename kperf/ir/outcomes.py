@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kperf.arch import operations
+from kperf.ir.loops import loop_arguments, loop_begins, passed
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import loop_arguments, loop_begins, passed
 
 Outcome = float | str
 """One number everywhere, or a name for what is not known: what has one name is the same."""

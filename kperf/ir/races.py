@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kperf.ir.arithmetic import apply
+from kperf.ir.loops import loop_arguments, loop_begins, passed
 from kperf.ir.operations import ASYNC_COPY, ASYNC_WAIT, COPY, DOT, DOT_WAIT, pendings
 from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import Value, Values, apply, constant, iterations_of, loop_arguments, loop_begins, passed
+from kperf.ir.values import Value, Values, constant, iterations_of
 
 _VIEWS = ("ttg.memdesc_trans", "ttg.memdesc_reinterpret", "ttg.memdesc_reshape")
 """Their operand is the buffer that they show. Parts of a buffer are not followed: another part may be filled."""

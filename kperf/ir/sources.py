@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from kperf.ir.arithmetic import apply
+from kperf.ir.loops import carried_by, loop_arguments, passed
 from kperf.ir.operations import DOT_WAIT
-from kperf.ir.ttgir import Module, Operation, Region
-from kperf.ir.values import apply, carried_by, constant, line_of, loop_arguments, passed
+from kperf.ir.ttgir import Module, Operation, Region, line_of
+from kperf.ir.values import constant
 
 _VIEWS = {
     "ttg.memdesc_index",

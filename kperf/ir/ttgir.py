@@ -85,6 +85,11 @@ class Region:
             yield from operation.walk()
 
 
+def line_of(region: Region | None) -> int:
+    """Where a region begins; -1 if there is none."""
+    return -1 if region is None else region.line
+
+
 @dataclass(frozen=True)
 class WarpGroup:
     """One partition of a warp-specialised kernel, or the whole body of a plain one."""

@@ -6,15 +6,16 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass, replace
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.ir.arithmetic import POINTER, SHIFTS, apply
 from kperf.ir.layouts import element_bytes, split_commas, tensor_types
-from kperf.ir.ttgir import Module, Operation, Region
+from kperf.ir.loops import BOUNDS, Carried, carried_by, loop_begins, passed
+from kperf.ir.ttgir import Module, Operation, Region, line_of
 
 _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
@@ -22,48 +23,9 @@ READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
 DISTANCE = 1 << 40
 """From one pointer argument to the next."""
-BOUNDS = (1, 2, 3)
-"""Places of a loop's beginning, end and step among the operands of `scf.for`."""
-_EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
 _MOST_DIMENSIONS = 5
 """Of a tensor descriptor."""
-_BEGIN, _STEP = 1, 3
-"""Places of the first number and of the step among the operands of `scf.for`."""
-_POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
-
-
-def _not_0(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Divisors. What is divided by 0 is not said."""
-    return np.where(numbers == 0, 1, numbers)
-
-
-COMPARE: dict[str, Callable[..., NDArray[np.bool_]]] = {
-    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "ult": np.less, "sle": np.less_equal, "ule": np.less_equal,
-    "sgt": np.greater, "ugt": np.greater, "sge": np.greater_equal, "uge": np.greater_equal,
-}  # fmt: skip
-_BINARY: dict[str, Callable[..., NDArray[np.int64]]] = {
-    "arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply, "arith.andi": np.bitwise_and,
-    "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.maxsi": np.maximum, "arith.minsi": np.minimum,
-    "arith.maxui": np.maximum, "arith.minui": np.minimum, "arith.shli": lambda a, b: a << np.clip(b, 0, 62),
-    "arith.shrsi": lambda a, b: a >> np.clip(b, 0, 62), "arith.shrui": lambda a, b: a >> np.clip(b, 0, 62),
-    "arith.divsi": lambda a, b: (a - np.fmod(a, _not_0(b))) // _not_0(b), "arith.divui": lambda a, b: a // _not_0(b),
-    "arith.remsi": lambda a, b: np.fmod(a, _not_0(b)), "arith.remui": lambda a, b: a % _not_0(b),
-    "arith.floordivsi": lambda a, b: a // _not_0(b), "arith.ceildivsi": lambda a, b: -(-a // _not_0(b)),
-}  # fmt: skip
-_SAME = {
-    "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout",
-    "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "arith.bitcast", "tt.unsplat",
-}  # fmt: skip
-SHIFTS = {
-    *_SAME, "arith.addi", "arith.subi", "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape",
-    "tt.trans",
-}  # fmt: skip
-"""What moves all elements by the same number, or leaves them."""
-_MOVES = SHIFTS - {"arith.addi", "arith.subi", "tt.addptr"}
-"""What leaves them."""
-_FACTOR, _MODULUS = 31, (1 << 50) - 27
-"""Of labels made of others: large enough that two meet by chance in no tile, and their products fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -338,7 +300,7 @@ class Values:
     def _data(self, op: Operation) -> Value | None:
         """What is read from memory: any byte, or any large integer, and no float."""
         pointer = self.operand(op, 0)
-        element = _POINTER.search(op.rest)
+        element = POINTER.search(op.rest)
         if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
             return None
         ends = (0, 1 << 8) if element[1] == "i8" else (1 << 12, 1 << 24)
@@ -357,37 +319,6 @@ def _keeps_distances(op: Operation, values: list[Value]) -> bool:
 
 def _differ(numbers: NDArray[np.int64]) -> bool:
     return bool(np.any(numbers != numbers.flat[0]))
-
-
-def apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
-    """An operation on the numbers of its operands; None if it is not one of indices."""
-    name, first = op.name, numbers[0]
-    if name in _BINARY and len(numbers) == 2:
-        return _BINARY[name](first, numbers[1])
-    if name in _SAME:
-        return first
-    if name == "math.absi":
-        return np.abs(first)
-    types = tensor_types(op.rest)
-    if name == "arith.cmpi":
-        compare = COMPARE.get(op.rest.split(",")[0].strip())
-        return compare(first, numbers[1]).astype(np.int64) if compare else None
-    if name == "arith.select" and len(numbers) == 3:
-        return np.where(first != 0, numbers[1], numbers[2])
-    if name == "tt.addptr":
-        element = _POINTER.search(op.rest)
-        return first + numbers[1] * (element_bytes(element[1]) if element else 1)
-    if name in ("tt.splat", "tt.broadcast") and types:
-        return np.broadcast_to(first, types[-1].shape)
-    if name == "tt.expand_dims":
-        axis = re.search(r"axis = (\d+)", op.rest)
-        return np.expand_dims(first, int(axis[1])) if axis else None
-    if name == "tt.reshape" and types and types[-1].size == first.size:
-        return first.reshape(types[-1].shape)
-    if name == "tt.trans":
-        order = re.search(r"order = array<i32: ([\d, ]+)>", op.rest)
-        return np.transpose(first, [int(dim) for dim in order[1].split(",")]) if order else None
-    return None
 
 
 def joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
@@ -425,57 +356,6 @@ def _sample(argument: Argument, place: int, known: int | None) -> Value:
     return Value(np.array(number, dtype=np.int64), arguments=only)
 
 
-@dataclass(frozen=True)
-class Carried:
-    """A name that a loop gives each iteration anew: where it is from in the first one, and in later ones if it says."""
-
-    loop: Operation
-    first: tuple[Region | None, str]
-    later: tuple[Region | None, str] | None = None
-
-
-def carried_by(loop: Operation) -> Iterator[tuple[Region, str, Carried]]:
-    """Of a loop the names that its iterations are given, each with its region."""
-    body = loop.regions[-1]
-    ends = passed(body.operations[-1]) if body.operations else ()
-    initial = loop_begins(loop)
-    if loop.name == "scf.for":
-        for name, begin, end in zip(loop_arguments(loop), initial, ("", *ends), strict=False):
-            yield body, name, Carried(loop, (loop.parent, begin), (body, end) if end else None)
-        return
-    condition = loop.regions[0]
-    for name, begin, end in zip(re.findall(_EQUAL, _header(loop)), initial, ends, strict=False):
-        yield condition, name[0], Carried(loop, (loop.parent, begin), (body, end))
-    given = passed(condition.operations[-1]) if condition.operations else ()
-    for name, begin in zip(body.blocks[0].arguments, given, strict=False):
-        yield body, name, Carried(loop, (condition, begin))
-
-
-def passed(end: Operation) -> tuple[str, ...]:
-    """What the last operation of a region hands on; empty if it ends in another way."""
-    return {"scf.yield": end.operands, "scf.condition": end.operands[1:]}.get(end.name, ())
-
-
-def _header(loop: Operation) -> str:
-    return loop.rest.partition("->")[0]
-
-
-def loop_arguments(loop: Operation) -> list[str]:
-    """The induction variable of `scf.for`, then what it carries."""
-    induction = re.match(r"\s*(?:unsigned )?(%[\w$.-]+) = ", _header(loop))
-    carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])
-    return [induction[1] if induction else "", *(name for name, _ in carried)]
-
-
-def loop_begins(loop: Operation) -> list[str]:
-    """The lower bound of `scf.for`, then the values with which a loop begins what it carries."""
-    if loop.name == "scf.while":
-        return [value for _, value in re.findall(_EQUAL, _header(loop))]
-    lower = re.match(r"\s*(?:unsigned )?%[\w$.-]+ = (%[\w$.#-]+)", _header(loop))
-    carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])
-    return [lower[1] if lower else "", *(value for _, value in carried)]
-
-
 def iterations_of(values: Values, loop: Operation, known: Container[str], *, of_program: bool = False) -> int | None:
     """How often `scf.for` runs, if its bounds depend on nothing but these arguments; else None, as of other loops.
 
@@ -490,62 +370,3 @@ def iterations_of(values: Values, loop: Operation, known: Container[str], *, of_
         and all(name in known for name in bound.arguments)
     ]
     return len(range(*numbers)) if len(numbers) == len(BOUNDS) and numbers[-1] > 0 else None
-
-
-def line_of(region: Region | None) -> int:
-    """Where a region begins; -1 if there is none."""
-    return -1 if region is None else region.line
-
-
-class Labels(Values):
-    """Numbers of which equal ones stand for equal values, also of floats and of what is read from memory.
-
-    What is read has its address, and what is computed of that has a number made of those of its operands.
-    """
-
-    def _data(self, op: Operation) -> Value | None:
-        pointer = self.operand(op, 0)
-        return None if pointer is None else replace(pointer, loaded=True)
-
-    def _of_operation(self, op: Operation) -> Value | None:
-        known = super()._of_operation(op)
-        if (known is not None and not known.loaded) or op.name in (*READS, *_MOVES):
-            return known
-        if op.name == "arith.constant":
-            written, _, kind = op.rest.partition(" : ")
-            number = written.strip().removeprefix("dense<").removesuffix(">")  # a float, the same one everywhere
-            shape = types[0].shape if (types := tensor_types(kind)) else ()
-            return Value(np.full(shape, crc32(number.encode()), dtype=np.int64))
-        operands = [self.operand(op, index) for index in range(len(op.operands))]
-        values = [value for value in operands if value is not None]
-        if not op.name.startswith(("arith.", "math.")) or len(values) < len(operands):
-            return None
-        numbers: NDArray[np.int64] = np.array(0)
-        for value in values:
-            numbers = (numbers * _FACTOR + value.numbers) % _MODULUS
-        return joined(numbers, values)
-
-
-class NextIteration(Values):
-    """As the `Values` that it is made of, in the second iteration of a loop.
-
-    What the loop itself reads from memory stands as in its first iteration.
-    """
-
-    def __init__(self, first: Values, loop: Operation) -> None:
-        """Of a loop `scf.for`."""
-        self.__dict__ |= vars(first)
-        self._found = {}
-        self._first, self._loop = first, loop
-
-    def _data(self, op: Operation) -> Value | None:
-        return self._first.of(op.parent, op.results[0])
-
-    def _compute(self, key: tuple[int, str], place: int) -> Value | None:
-        carried = self._carried.get(key)
-        if carried is None or carried.loop is not self._loop:
-            return super()._compute(key, place)
-        if carried.later is not None:
-            return self._first.of(*carried.later)
-        begin, step = self._first.operand(self._loop, _BEGIN), self._first.operand(self._loop, _STEP)
-        return None if begin is None or step is None else joined(begin.numbers + step.numbers, [begin, step])

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from kperf.ir.next_iteration import NextIteration
 from kperf.ir.ttgir import Module
-from kperf.ir.values import NextIteration, Values
+from kperf.ir.values import Values
 
 HEAD = """#b = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [4], order = [0]}>
 module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from kperf.diagnose.analyses.loops import carried
 from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, own
+from kperf.ir.loops import loop_arguments, loop_begins
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import loop_arguments, loop_begins
 
 
 def chained_loads(loop: Operation) -> int:

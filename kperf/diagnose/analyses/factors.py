@@ -7,8 +7,8 @@ import numpy as np
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, inside
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import passed
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import passed
 
 CASTS = ("arith.extf", "arith.truncf", "tt.fp_to_fp", "ttg.convert_layout")
 """What leaves the elements where they are, and their values (nearly) the same."""

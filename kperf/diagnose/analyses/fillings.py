@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.masks import CASTS, MOVES
 from kperf.diagnose.reading.operations import ASYNC_COPIES, LOADS, mask_place
+from kperf.ir.arithmetic import apply
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import Value, Values, apply
+from kperf.ir.values import Value, Values
 
 _TRANSPOSES = ("tt.trans", "ttg.memdesc_trans")
 _PASSED = (*CASTS, "ttg.local_alloc", "ttg.local_load", "tt.fp_to_fp", "arith.sitofp")

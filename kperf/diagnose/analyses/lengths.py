@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, inside, own
 from kperf.diagnose.thresholds import MEDIUM_GAIN
+from kperf.ir.arithmetic import COMPARE
+from kperf.ir.next_iteration import NextIteration
 from kperf.ir.outcomes import Outcomes
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import COMPARE, READS, NextIteration, Values, iterations_of, joined
+from kperf.ir.values import READS, Values, iterations_of, joined
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")

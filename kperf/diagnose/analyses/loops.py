@@ -22,8 +22,8 @@ from kperf.diagnose.reading.operations import (
 from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.thresholds import BUSY_INTENSITY, IN_LOOP
 from kperf.ir.layouts import element_bytes, tensor_types
+from kperf.ir.loops import loop_arguments
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import loop_arguments
 from kperf.trace.analyze.finding import Source
 
 INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from kperf.diagnose.analyses.waves import Numbers, different
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, TMA_LOADS
+from kperf.ir.loops import BOUNDS
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS, Value
+from kperf.ir.values import Value
 
 TILE_LOADS = (*LOADS, *TMA_LOADS)
 _CONVERTED = ("arith.sitofp", "arith.uitofp")

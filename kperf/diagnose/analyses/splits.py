@@ -12,8 +12,8 @@ from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, STORES, inside, own
 from kperf.diagnose.reading.options import LEAST_TILE, OPTIONS
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS
 
 _MAXIMA = ("arith.maximumf", "arith.maxnumf")
 _COMBINED = (

@@ -13,8 +13,8 @@ from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import loops_around
 from kperf.diagnose.thresholds import IN_LOOP
+from kperf.ir.next_iteration import NextIteration
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import NextIteration
 
 _FIRST = 32
 """Iterations of a loop whose addresses are compared: a window has fewer taps along a dimension."""

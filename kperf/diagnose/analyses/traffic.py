@@ -12,8 +12,8 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around
 from kperf.diagnose.thresholds import IN_LOOP, MMA_SHARE
 from kperf.ir.layouts import element_bytes
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS
 
 
 def gain_of_bytes(kernels: Sequence[Kernel], moved: float, saved: float) -> float:

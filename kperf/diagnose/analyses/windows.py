@@ -19,9 +19,11 @@ from kperf.diagnose.analyses.loops import read
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, loops_around, mask_place
+from kperf.ir.labels import Labels
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import BOUNDS, loop_arguments, loop_begins
 from kperf.ir.ttgir import Operation, Region
-from kperf.ir.values import BOUNDS, Labels, Value, Values, joined, loop_arguments, loop_begins
+from kperf.ir.values import Value, Values, joined
 
 _COMBINES = {
     "arith.addf": "sum", "arith.addi": "sum", "arith.mulf": "product", "arith.muli": "product",

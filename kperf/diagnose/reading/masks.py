@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.diagnose.reading.kernel import Kernel
+from kperf.ir.arithmetic import apply
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import Value, Values, apply
+from kperf.ir.values import Value, Values
 
 CASTS = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.trunci")
 """What leaves elements where they are, and their values (nearly) the same."""

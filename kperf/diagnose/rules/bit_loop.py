@@ -12,10 +12,10 @@ from kperf.diagnose.reading.masks import CASTS, FLOATS, MOVES, chooses_one, sour
 from kperf.diagnose.reading.operations import inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.arithmetic import SHIFTS
 from kperf.ir.layouts import tensor_types
 from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import SHIFTS
 from kperf.trace.analyze.finding import Finding
 
 _LEAST_BITS = 8

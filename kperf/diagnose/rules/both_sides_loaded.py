@@ -14,8 +14,9 @@ from kperf.diagnose.reading.operations import LOOPS, mask_place
 from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.labels import Labels
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS, Labels
+from kperf.ir.values import READS
 from kperf.trace.analyze.finding import Finding
 
 _IF_TRUE, _IF_FALSE = 1, 2

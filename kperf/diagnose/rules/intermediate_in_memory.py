@@ -24,8 +24,9 @@ from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS,
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.script.history import Handover
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.next_iteration import NextIteration
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS, NextIteration
+from kperf.ir.values import READS
 from kperf.trace.analyze.finding import Finding
 
 _CTAS = 8

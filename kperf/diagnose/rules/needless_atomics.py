@@ -16,9 +16,10 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
+from kperf.ir.arithmetic import SHIFTS
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS, SHIFTS, Value
+from kperf.ir.values import READS, Value
 from kperf.trace.analyze.finding import Finding
 
 _MOST_RUNS = 1 << 22

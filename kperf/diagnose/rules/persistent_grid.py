@@ -17,9 +17,9 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, MMAS, inside, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.loops import loop_begins
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import loop_begins
 from kperf.trace.analyze.finding import Finding
 
 _LIKELY = 0.85

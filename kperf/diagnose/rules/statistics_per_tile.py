@@ -16,8 +16,8 @@ from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS
 from kperf.trace.analyze.finding import Finding
 
 _WRITES = (*STORES, *TMA_STORES, *ATOMICS)

@@ -21,8 +21,8 @@ from kperf.diagnose.reading.pointers import tensor_of
 from kperf.diagnose.reading.strides import descriptor_in_parts, next_cta, unless_one
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
+from kperf.ir.arithmetic import SHIFTS
 from kperf.ir.layouts import tensor_types
-from kperf.ir.values import SHIFTS
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8

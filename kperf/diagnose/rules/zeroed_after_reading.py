@@ -17,9 +17,11 @@ from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, mask_place
 from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
+from kperf.ir.labels import Labels
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import BOUNDS, READS, Labels
+from kperf.ir.values import READS
 from kperf.trace.analyze.finding import Finding
 
 _PRODUCTS = ("arith.mulf", "arith.muli")
