@@ -20,6 +20,7 @@ from kperf.diagnose.analyses.loops import (
     with_stages,
 )
 from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.pieces import is_window, wrapped_by
 from kperf.diagnose.analyses.spills import gain_without_spills
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
 from kperf.diagnose.analyses.vectors import (
@@ -27,11 +28,9 @@ from kperf.diagnose.analyses.vectors import (
     gain_of_wider,
     hidden_in_loop,
     hidden_of,
-    is_window,
     passed_in_parts,
     split_by_mask,
     wrapped,
-    wrapped_by,
 )
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.accesses import Access

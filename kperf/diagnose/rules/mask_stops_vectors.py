@@ -5,7 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from kperf.diagnose.analyses.vectors import OF_MASKS, Vector, findings, quotients_at_end
+from kperf.diagnose.analyses.pieces import quotients_at_end
+from kperf.diagnose.analyses.vectors import OF_MASKS, Vector, findings
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import compared_with
 from kperf.diagnose.rule import Rule

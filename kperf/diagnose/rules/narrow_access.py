@@ -4,16 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kperf.console import agreeing
-from kperf.diagnose.analyses.vectors import (
-    FROM_MEMORY,
-    Cause,
-    Vector,
-    findings,
-    no_multiple,
-    offset_of_rows,
-    passed_in_parts,
-    wrapped,
-)
+from kperf.diagnose.analyses.pieces import Cause, offset_of_rows
+from kperf.diagnose.analyses.vectors import FROM_MEMORY, Vector, findings, no_multiple, passed_in_parts, wrapped
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import VECTOR_BYTES

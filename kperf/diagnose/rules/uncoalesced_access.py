@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, moved_bytes
+from kperf.diagnose.analyses.pieces import offset_of_rows, wrapped_by
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
 from kperf.diagnose.analyses.sweeps import fits_l1, swept_by
-from kperf.diagnose.analyses.vectors import hidden_of, offset_of_rows, passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.analyses.vectors import hidden_of, passed_in_parts, wrapped
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of, lines_of
