@@ -78,7 +78,7 @@ def test_what_all_advice_gave_is_that_of_the_record():
     assert said(
         f"{len(known)} kernels with faults that kperf's rules look for, most of them written together with the rules"
     )
-    changes = f"of {len(gains)} timed changes, {faster} gain at least 10 %, and {slower} lose"
+    changes = f"of {len(gains)} timed changes, {faster} gain at least 10 %, and {slower} make the kernel slower"
     assert f"| {named_of_known} faults named; {changes} |" in PAGES["README.md"]
 
 
@@ -93,7 +93,7 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     kernels, middle, worst = re.search(
         r"for \d+ of (\d+) kernels.*, ([\d.]+)% in the median and ([\d.]+)% at worst", line
     ).groups()
-    assert said(f"{kernels} kernels, slowdown of the launch that a timeline shows, by events")
+    assert said(f"{kernels} kernels, how much longer the launch that a timeline shows takes because of events")
     assert f"| {middle} % in the median, {worst} % at worst |" in PAGES["README.md"]
 
 
@@ -201,8 +201,8 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
         assert f"| {len(first)} kernels of public projects, as they were before" in PAGES["README.md"]
         named, chance = sped_up.named(first.values()), sped_up.by_chance(list(first.values()))
         assert (
-            f"| {named} faults named, where chance would name {chance:.1f}; {sped_up.named(gained)} of the {named} are "
-            f"on the {len(gained)} kernels that became at least 10 % faster |"
+            f"| {named} faults named, {chance:.1f} by chance; {sped_up.named(gained)} of the {named} faults are in the "
+            f"{len(gained)} kernels that became at least 10 % faster |"
         ) in PAGES["README.md"]
     second = sped_up.first_recorded(folder, 2)
     of_second = [row for row in rows if row.collection == 2]
@@ -210,9 +210,9 @@ def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     changes = [row for row in of_second if row.follows]
     assert f"| the same {len(second)} kernels, [changed by kperf's advice]" in PAGES["README.md"]
     assert (
-        f"gains {followed.mean_of_first(of_second):.2f} x by the first advised change, {ours:.2f} x by the better of "
-        f"two, and {theirs:.2f} x by the authors' changes; {sum(map(public_rows.is_slower, changes))} of "
-        f"{len(changes)} advised changes lose |"
+        f"{followed.mean_of_first(of_second):.2f} times as fast by the first advised change, {ours:.2f} times by the "
+        f"better of two advised changes, and {theirs:.2f} times by the author's change (geometric means); "
+        f"{sum(map(public_rows.is_slower, changes))} of {len(changes)} advised changes make the kernel slower |"
     ) in PAGES["README.md"]
     assert f"what made {sum(bool(row.faults) for row in rows)} public kernels slow" in PAGES["docs/README.md"]
 

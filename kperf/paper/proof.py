@@ -308,10 +308,16 @@ def one_line(row: ProofRow) -> str:
     return f"{row.kind}/{row.name}{rank}{gain} ({row.took_s:.0f} s, waited {row.waited_s:.0f} s){why}"
 
 
-HEAD = ("kernel", "fault", "line", "rank", "severity", "estimated gain", "measured gain", "change that was timed")
-SLOWER = "Findings whose advice makes the kernel slower (if several changes were timed, the table shows the best one)"
-SETS = "Sets of held-out kernels, each recorded before a rule was changed because of it"
-SETS_HEAD = ("recorded", "GPU", "faults", "faults that the first or second finding names")
+HEAD = (
+    "kernel", "fault", "line", "rank of the finding", "severity", "estimated gain", "measured gain",
+    "change that was timed",
+)  # fmt: skip
+SLOWER = (
+    "Findings whose advice makes the kernel slower than before (if several changes follow the advice, the table shows "
+    "the fastest)"
+)
+SETS = "Sets of held-out kernels, each recorded before a rule was changed because of one of its kernels"
+SETS_HEAD = ("recorded on", "GPU", "faults in the set", "faults that the first or second finding names")
 _FAULTS_OF_A_SET = 16
 SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
@@ -497,7 +503,7 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
     return (
         f"Of {len(rows)} clean {agreeing(len(rows), 'kernel', 'kernels')}, {worst[None]} "
         f"{agreeing(worst[None], 'has', 'have')} no finding. The severest finding of a clean kernel has severity "
-        f"{', '.join(levels)} kernels. A change was timed on {tried or 'none'} of the clean kernels."
+        f"{', '.join(levels)} kernels. `--try` timed candidates on {tried or 'none'} of the clean kernels."
     )
 
 
@@ -512,9 +518,9 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     close, inside, kernels = count - len(off), count - len(outside), agreeing(count, "kernel", "kernels")
     return [
         f"For {close} of {count} faulty {kernels} ({close / count:.0%}), the estimated gain differs from the measured "
-        f"gain by a factor of at most {CLOSE}{_named('. The estimate is further off for', off)}.",
+        f"gain by a factor of at most {CLOSE}{_named('. They differ by a larger factor for', off)}.",
         f"For {inside} of {count} faulty {kernels}, the measured gain lies in the interval of the estimate"
-        f"{_named('. The measured gain is outside for', outside)}.",
+        f"{_named('. It lies outside of the interval for', outside)}.",
     ]
 
 
@@ -551,7 +557,10 @@ def _of_results(rows: Sequence[ProofRow]) -> list[str]:
     if not found:
         return []
     of_each = [f"{one.different} of {one.launches} launches of {name}" for name, one in found.items()]
-    return [f"`--try` checked the results that a finding doubts. Wrong are the results of {', '.join(of_each)}."]
+    return [
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
+        f"wrong are those of {', '.join(of_each)}."
+    ]
 
 
 def _mean(factors: Sequence[float]) -> float:

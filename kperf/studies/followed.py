@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from kperf.console import agreeing
 from kperf.record import markdown as md
 from kperf.studies.public_rows import (
     FASTER,
@@ -22,7 +23,10 @@ from kperf.studies.public_rows import (
 MOST_OF = 0.9
 """Of an author's speedup: a change that reaches so much of it gains as much."""
 
-HEAD = ("kernel", "finding", "change", "gain", "the author's gain", "outputs")
+HEAD = (
+    "kernel", "rule whose advice the change follows", "change", "gain of this change", "gain of the author's change",
+    "outputs before and after",
+)  # fmt: skip
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
@@ -54,14 +58,15 @@ def markdown(folder: Path, collection: int) -> str | None:
     lines = [
         stamped(shown, rows),
         "",
-        f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed by their findings, some in "
-        f"two ways: {len(rows)} changes. {came_of(rows)}",
-        f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x, and of their authors' "
-        f"gains {by_authors:.2f} x. Here a kernel with two changes has the faster one's gain: by the first change "
-        f"alone the mean is {by_first:.2f} x. A kernel counts as 1 x if it has no change, or if its changes lose or "
-        "make the outputs differ.",
-        f"- Of the {len(gained)} kernels that their authors made at least {FASTER - 1:.0%} faster, kperf's findings "
-        f"make {as_fast} at least {MOST_OF:.0%} as fast as their authors did.",
+        f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed as their findings advise, "
+        f"some in two ways: {len(rows)} changes. {came_of(rows)}",
+        f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x by the faster change of "
+        f"each kernel, {by_first:.2f} x by the first change of each kernel, and {by_authors:.2f} x by the authors' "
+        "changes. In these means a kernel counts as 1 x if nothing was changed, if the change makes it slower, or if "
+        "the change changes its outputs.",
+        f"- Their authors made {len(gained)} kernels at least {FASTER - 1:.0%} faster. {as_fast} of these "
+        f"{len(gained)} kernels {agreeing(as_fast, 'becomes', 'become')} at least {MOST_OF:.0%} as fast by kperf's "
+        "advice as by the author's change.",
         "",
         *md.table(HEAD, (cells(row, _of_author(of_collection, row)) for row in rows)),
     ]

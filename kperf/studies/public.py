@@ -199,7 +199,10 @@ def sections(folder: Path) -> dict[str, str]:
     return found
 
 
-HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "estimated gain", "gain", "outputs")
+HEAD = (
+    "kernel", "finding", "change", "input shape", "time before, ms", "time after, ms", "estimated gain",
+    "measured gain", "outputs before and after",
+)  # fmt: skip
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:

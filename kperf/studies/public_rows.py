@@ -117,17 +117,20 @@ def came_of(rows: Sequence[PublicRow]) -> str:
     slower = [row for row in same if is_slower(row)]
     little = [row for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
-        f"{len(gained)} {agreeing(len(gained), 'makes its', 'make their')} operator at least {FASTER - 1:.0%} faster"
+        f"{len(gained)} {agreeing(len(gained), 'change makes its', 'changes make their')} operator at least "
+        f"{FASTER - 1:.0%} faster"
         f"{_gains(gained)}",
         f"{len(slower)} {agreeing(len(slower), 'makes', 'make')} it slower{_gains(slower)}",
         f"{len(little)} {agreeing(len(little), 'does', 'do')} neither{_gains(little)}",
     ]
-    counts = f"By the 95% intervals of their gains, {', '.join(parts[:2])}, and {parts[2]}."
+    counts = f"By the 95% intervals of the gains, {', '.join(parts[:2])}, and {parts[2]}."
     different = len(rows) - len(same)
     if not different:
         return counts
-    whose = agreeing(different, "change does not count, because its", "changes does not count, because their")
-    return f"{counts} The gain of {different} {whose} outputs differ."
+    not_counted = agreeing(
+        different, "change is not counted, because it changes", "changes are not counted, because they change"
+    )
+    return f"{counts} {different} {not_counted} the operator's outputs."
 
 
 def _gains(rows: Sequence[PublicRow]) -> str:

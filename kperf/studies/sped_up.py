@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from kperf.console import agreeing
 from kperf.diagnose.rule import all_rules
 from kperf.record import markdown as md
 from kperf.record.store import RecordStore
@@ -24,7 +25,10 @@ from kperf.studies.public_rows import (
 NAMED = 2
 """How many findings of a kernel count: a user reads the first ones."""
 
-HEAD = ("kernel", "what its author changed", "fault", "rank", "first two findings", "size", "gain", "outputs")
+HEAD = (
+    "kernel", "what its author changed", "fault", "rank of the finding that names the fault", "first two findings",
+    "input shape", "gain of the author's change", "outputs before and after",
+)  # fmt: skip
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
@@ -49,6 +53,7 @@ def markdown(folder: Path, collection: int) -> str | None:
     gained = [row for row in rows if is_faster(row)]
     names = {rule.id for rule in all_rules()}
     unruled = sum(names.isdisjoint(row.faults) for row in rows)
+    several = sum(len(row.faults) > 1 for row in rows)
     counts = [_counted(list(first.values()), "When each kernel was first measured, kperf's")]
     if any(first[row.name] != row for row in rows):
         counts.append(_counted(rows, "When each kernel was last measured, kperf's"))
@@ -56,13 +61,14 @@ def markdown(folder: Path, collection: int) -> str | None:
         stamped(shown, rows),
         "",
         *counts,
-        f"- By chance the first two findings would name {by_chance(list(first.values())):.1f} of them: so many on "
-        "average if a kernel had those of another kernel, at any line.",
-        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults, and more than one rule looks for "
-        f"{sum(len(row.faults) > 1 for row in rows)}.",
-        f"- {came_of(rows)} When first measured, kperf's first or second finding named the faults of "
-        f"{named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
-        f"{FASTER - 1:.0%} faster.",
+        f"- By chance the first two findings would name the faults of {by_chance(list(first.values())):.1f} kernels: "
+        "this is the average if each kernel had the findings of another kernel.",
+        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults. {several} of the faults "
+        f"{agreeing(several, 'counts', 'count')} as named if any of several rules names "
+        f"{agreeing(several, 'it', 'them')}.",
+        f"- {came_of(rows)}",
+        f"- Of the {len(gained)} kernels that become at least {FASTER - 1:.0%} faster, kperf's first or second finding "
+        f"named the faults of {named([first[row.name] for row in gained])} of them when each was first measured.",
         "",
         *md.table(HEAD, map(cells, rows)),
     ]

@@ -158,11 +158,11 @@ def test_totals_name_what_misses_them():
         "Neither the first nor the second finding names the fault of other (spills, kperf reports spills at line 8), "
         "silent (spills, exit status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
         "Of 3 clean kernels, 1 has no finding. The severest finding of a clean kernel has severity high in 1 (alarm: "
-        "spills at line 3), medium in 0, low in 1 kernels. A change was timed on none of the clean kernels.",
+        "spills at line 3), medium in 0, low in 1 kernels. `--try` timed candidates on none of the clean kernels.",
         "For 1 of 2 faulty kernels (50%), the estimated gain differs from the measured gain by a factor of at most "
-        "1.5. The estimate is further off for first.",
-        "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. The measured gain is "
-        "outside for first.",
+        "1.5. They differ by a larger factor for first.",
+        "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. It lies outside of the "
+        "interval for first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",
         "With the advised change, 2 of 2 kernels become at least 10% faster, 0 gain less than 10%, and 0 become "
         "slower.",
@@ -191,8 +191,8 @@ def test_wrong_results_stand_where_a_gain_would():
     assert proof.cells(wrong)[-2:] == ("", "the results of 18 of 20 launches are wrong")
     assert proof.cells(right)[-2:] == ("", "no change was timed")
     assert (
-        "`--try` checked the results that a finding doubts. Wrong are the results of 18 of 20 launches of head, 0 of "
-        "20 launches of norm."
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
+        "wrong are those of 18 of 20 launches of head, 0 of 20 launches of norm."
     ) in proof.sentences([right, wrong])
 
 
@@ -215,9 +215,9 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         "have no finding. The severest finding of a clean kernel has severity high in 0, medium in 1, low in 0 kernels."
         in lines[1]
     )
-    assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
+    assert lines[1].endswith("`--try` timed candidates on 1 of the clean kernels.")
     inside = "For 2 of 3 faulty kernels, the measured gain lies in the interval of the estimate."
-    assert f"{inside} The measured gain is outside for loses." in lines
+    assert f"{inside} It lies outside of the interval for loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
@@ -237,7 +237,7 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
         "kperf's first or second finding names 1 of 1 fault and its line: the first finding names 1, and the second "
         "finding names 0.",
         "Of 1 clean kernel, 1 has no finding. The severest finding of a clean kernel has severity high in 0, medium in "
-        "0, low in 0 kernels. A change was timed on none of the clean kernels.",
+        "0, low in 0 kernels. `--try` timed candidates on none of the clean kernels.",
         "For 1 of 1 faulty kernel (100%), the estimated gain differs from the measured gain by a factor of at most "
         "1.5.",
         "For 1 of 1 faulty kernel, the measured gain lies in the interval of the estimate.",

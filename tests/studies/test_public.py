@@ -130,13 +130,13 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     lines = public.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
-        "- 7 changes were timed. By the 95% intervals of their gains, 3 make their operator at least 10% faster "
-        "(1.25 to 2.00 x), 1 makes it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). The gain of 1 change does "
-        "not count, because its outputs differ.",
+        "- 7 changes were timed. By the 95% intervals of the gains, 3 changes make their operator at least 10% "
+        "faster (1.25 to 2.00 x), 1 makes it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). 1 change is not "
+        "counted, because it changes the operator's outputs.",
         "- `kperf diagnose` reports a finding on 1 of the 3 operators that became at least 10% faster.",
-        "- 2 of the 7 changes follow a finding of `kperf diagnose`. By the 95% intervals of their gains, 1 makes its "
-        "operator at least 10% faster (2.00 x), 0 make it slower, and 0 do neither. The gain of 1 change does not "
-        "count, because its outputs differ.",
+        "- 2 of the 7 changes follow a finding of `kperf diagnose`. By the 95% intervals of the gains, 1 change makes "
+        "its operator at least 10% faster (2.00 x), 0 make it slower, and 0 do neither. 1 change is not counted, "
+        "because it changes the operator's outputs.",
     ]
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
         "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"
@@ -180,16 +180,18 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         "Recorded on NVIDIA H200, 2026-11-23.",
         "",
         "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of 3 kernels.",
-        "- By chance the first two findings would name 0.0 of them: so many on average if a kernel had those of "
-        "another kernel, at any line.",
-        "- No rule of kperf looks for 1 of the 3 faults, and more than one rule looks for 1.",
+        "- By chance the first two findings would name the faults of 0.0 kernels: this is the average if each kernel "
+        "had the findings of another kernel.",
+        "- No rule of kperf looks for 1 of the 3 faults. 1 of the faults counts as named if any of several rules names "
+        "it.",
     ]
-    assert lines[5] == (
-        "- By the 95% intervals of their gains, 2 make their operator at least 10% faster (2.00 to 4.00 x), 0 make it "
-        "slower, and 1 does neither (1.05 x). When first measured, kperf's first or second finding named the faults of "
-        "1 of the 2 kernels that become at least 10% faster."
-    )
-    assert lines[9:12] == [
+    assert lines[5:7] == [
+        "- By the 95% intervals of the gains, 2 changes make their operator at least 10% faster (2.00 to 4.00 x), 0 "
+        "make it slower, and 1 does neither (1.05 x).",
+        "- Of the 2 kernels that become at least 10% faster, kperf's first or second finding named the faults of 1 of "
+        "them when each was first measured.",
+    ]
+    assert lines[10:13] == [
         "| `unknown` (some/package ab12, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
         "| 4.00 x (4.00 to 4.00) | equal bits |",
         "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
@@ -197,7 +199,7 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         "| `too_late` (some/package 0123456789, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
         "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
     ]
-    assert len(lines) == 12
+    assert len(lines) == 13
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     shown = console.export_text()
@@ -248,14 +250,14 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     lines = followed.markdown(tmp_path / "h200", 1).splitlines()
     assert lines[2:5] == [
-        "- 3 of the 4 kernels were changed by their findings, some in two ways: 4 changes. By the 95% intervals of "
-        "their gains, 2 make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), and 0 do "
-        "neither. The gain of 1 change does not count, because its outputs differ.",
-        "- The geometric mean of the 4 kernels' gains is 1.68 x, and of their authors' gains 2.83 x. Here a kernel "
-        "with two changes has the faster one's gain: by the first change alone the mean is 1.19 x. A kernel counts as "
-        "1 x if it has no change, or if its changes lose or make the outputs differ.",
-        "- Of the 3 kernels that their authors made at least 10% faster, kperf's findings make 1 at least 90% as fast "
-        "as their authors did.",
+        "- 3 of the 4 kernels were changed as their findings advise, some in two ways: 4 changes. By the 95% intervals "
+        "of the gains, 2 changes make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), "
+        "and 0 do neither. 1 change is not counted, because it changes the operator's outputs.",
+        "- The geometric mean of the 4 kernels' gains is 1.68 x by the faster change of each kernel, 1.19 x by the "
+        "first change of each kernel, and 2.83 x by the authors' changes. In these means a kernel counts as 1 x if "
+        "nothing was changed, if the change makes it slower, or if the change changes its outputs.",
+        "- Their authors made 3 kernels at least 10% faster. 1 of these 3 kernels becomes at least 90% as fast by "
+        "kperf's advice as by the author's change.",
     ]
     assert lines[8] == (
         "| `second` (some/package 0123456789, src/norm.py:7) | float64 | also: float32 | 8.00 x (8.00 to 8.00) "
