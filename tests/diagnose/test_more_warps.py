@@ -245,7 +245,7 @@ scaled[(32, 32)](desc, desc, x, 4096, 128, 128, DEPTH, num_warps=8)
 
 @pytest.mark.parametrize(
     ("depth", "gain", "advice"),
-    [(64, 1.8, "write num_stages=3"), (128, 1.1, "halve the tile"), (256, 1.8, "use smaller tiles")],
+    [(64, 1.59, "write num_stages=3"), (128, 1.1, "halve the tile"), (256, 1.98, "use smaller tiles")],
 )
 def test_stages_that_cost_the_second_cta(tmp_path, depth, gain, advice):
     """The severity is medium, as the loop's own tl.range asks for no pipeline."""
@@ -253,7 +253,7 @@ def test_stages_that_cost_the_second_cta(tmp_path, depth, gain, advice):
     (kernel,) = inputs.read(str(tmp_path / "scaled.py"), (), SM_90A)
     finding = found(kernel)["loads-not-pipelined"]
     assert finding.severity == "medium"
-    assert finding.estimate.speedup == pytest.approx(gain)
+    assert finding.estimate.speedup == pytest.approx(gain, rel=0.01)
     assert finding.advice.startswith(advice)
 
 

@@ -33,6 +33,7 @@ from kperf.diagnose.analyses.vectors import (
     wrapped,
     wrapped_by,
 )
+from kperf.diagnose.analyses.waits import gain_of_loads_ahead
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -62,9 +63,12 @@ _HIDDEN = (
     "; meanwhile the other {} CTAs of an SM have their loads under way, and the launch's bytes take longer to come "
     "from device memory than the SMs need for them"
 )
+_OTHERS = "; meanwhile the other {} CTAs of an SM work"
 _STAGES = "num_stages={}"
-_LIKELY, _MOST_LIKELY = 1.8, 3.0
-"""Speed-up of a loop whose loads are pipelined."""
+_LIKELY = 1.8
+"""Speed-up of a loop whose loads are pipelined, where no launch says how many CTAs of an SM work while one waits."""
+_SPREAD = 5 / 3
+"""Between the estimate and the most."""
 _HALVED = (
     "halve the tile along the dimension of the loop{}, and then take num_stages=2, which needs no more shared memory; "
     "with 2 stages of these tiles only one CTA fits on an SM, and no other CTA can work while it waits"
@@ -133,6 +137,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice += _room(kernel, loop)
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
+                covered = _resident(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
                 gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
                 line = loop_line(kernel, loop, op)
                 yield kernel.finding(
@@ -143,6 +148,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     + f" of the loop on line {line}" * bool(line)
                     + f" waits for memory: {why}"
                     + (_HIDDEN.format(ctas(kernel) - 1) if hidden else "")
+                    + (_OTHERS.format(_resident(kernel) - 1) if covered and not hidden else "")
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
@@ -225,9 +231,16 @@ def _gain(kernel: Kernel, loop: Operation) -> tuple[float, float]:
     ]
     moved = sum(bytes_of.values())
     share = sum(bytes_of[line] for line in alike) / moved if moved else 1.0
-    more = gain_without_spills(kernel)
-    likely, most = (1 / (1 - share + share / (gain * more)) for gain in (_LIKELY, _MOST_LIKELY))
+    ahead = _gain_of_loop(kernel, loop) * gain_without_spills(kernel)
+    likely, most = (1 / (1 - share + share / gain) for gain in (ahead, _SPREAD * ahead))
     return likely, most
+
+
+def _gain_of_loop(kernel: Kernel, loop: Operation) -> float:
+    """Of the loop alone, by its loads."""
+    if kernel.resources is None or kernel.grid is None:
+        return _LIKELY
+    return gain_of_loads_ahead(kernel, loop, _waited_for(kernel, loop), _resident(kernel))
 
 
 def _resident(kernel: Kernel) -> int:
