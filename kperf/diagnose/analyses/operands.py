@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from kperf.arch import Dtype
 from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import mma_shape
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -49,6 +51,19 @@ def runs_on_fma(kernel: Kernel, op: Operation) -> bool:
     """Whether the FMA units do a `tl.dot`: its result has a layout of no MMA."""
     types = tensor_types(op.rest.partition(" : ")[2]) if op.name == "tt.dot" else []
     return bool(types) and kernel.layouts.kind(types[-1].layout) in ("blocked", "linear")
+
+
+def dot_of(kernel: Kernel, mma: Operation) -> Operation:
+    """The `tl.dot` as it is written of which an MMA was made; the MMA itself if that is not known.
+
+    MMAs of operands that the compiler splits have the lines of the operands.
+    """
+    dots = list(kernel.as_written.named("tt.dot")) if kernel.as_written is not None else []
+    shape = mma_shape(mma)
+    alike = [dot for dot in dots if shape is not None and (mma_shape(dot) or ())[:2] == shape[:2]]
+    if any(frame_of(dot) == frame_of(mma) for dot in dots) or len({frame_of(dot) for dot in alike}) != 1:
+        return mma
+    return alike[0]
 
 
 def widened_operands(kernel: Kernel, op: Operation) -> dict[int, Widened]:

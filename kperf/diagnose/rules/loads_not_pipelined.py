@@ -19,7 +19,7 @@ from kperf.diagnose.analyses.loops import (
     times_of,
     with_stages,
 )
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import ctas, resident_ctas
 from kperf.diagnose.analyses.spills import gain_without_spills
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
 from kperf.diagnose.analyses.vectors import (
@@ -137,7 +137,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice += _room(kernel, loop)
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
-                covered = _resident(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
+                covered = resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
                 gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
                 line = loop_line(kernel, loop, op)
                 yield kernel.finding(
@@ -148,7 +148,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     + f" of the loop on line {line}" * bool(line)
                     + f" waits for memory: {why}"
                     + (_HIDDEN.format(ctas(kernel) - 1) if hidden else "")
-                    + (_OTHERS.format(_resident(kernel) - 1) if covered and not hidden else "")
+                    + (_OTHERS.format(resident_ctas(kernel) - 1) if covered and not hidden else "")
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
@@ -178,7 +178,7 @@ def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
 
 def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
     """Of the loads of a loop that was unrolled before it was compiled, unless other CTAs of the SM work meanwhile."""
-    gain = steps.gain(kernel, _resident(kernel))
+    gain = steps.gain(kernel, resident_ctas(kernel))
     if gain < MEDIUM_GAIN:
         return
     fitting = _fitting(kernel, steps.stage_bytes, (3, 4, 2))
@@ -240,14 +240,7 @@ def _gain_of_loop(kernel: Kernel, loop: Operation) -> float:
     """Of the loop alone, by its loads."""
     if kernel.resources is None or kernel.grid is None:
         return _LIKELY
-    return gain_of_loads_ahead(kernel, loop, _waited_for(kernel, loop), _resident(kernel))
-
-
-def _resident(kernel: Kernel) -> int:
-    """CTAs on an SM in the launch; one where that is not known."""
-    if kernel.resources is None or kernel.grid is None:
-        return 1
-    return max(min(ctas(kernel), math.prod(kernel.grid) // H200.sms), 1)
+    return gain_of_loads_ahead(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel))
 
 
 def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
