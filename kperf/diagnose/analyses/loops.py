@@ -127,7 +127,7 @@ def never_ahead(  # noqa: PLR0911 (a case a reason)
     op: a load of the loop.
     """
     if loop.name == "scf.while":
-        return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
+        return "the compiler pipelines no while loop", "write the loop as a for loop over tl.range"
     around = list(own(loops_around(op)[0]))
     branch = next((inner for inner in around if inner.name == "scf.if" and op in list(inside(inner))), None)
     if branch is not None:

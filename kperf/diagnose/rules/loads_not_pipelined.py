@@ -171,6 +171,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
 
 
+def how_to_load_ahead(kernel: Kernel) -> tuple[str, str] | None:
+    """Why the first tile of a loop with MMAs is not loaded ahead, and what to do; None if each is."""
+    for loop in kernel.main_loops:
+        for op in _waited_for(kernel, loop) if any(op.name in MMAS for op in own(loop)) else ():
+            if max((tensor.size for tensor in tensor_types(op.rest)), default=0) >= BUFFERED_ELEMENTS:
+                fitting = _fitting(kernel, _stage_bytes(kernel, loop), (3, 4, 2))
+                return _reason(kernel, loop, op, _wanted(kernel, fitting))
+    return None
+
+
 def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
     """The constexprs that are lengths of a tile, with half of their values, in words."""
     return named(scaled(kernel, lengths, 0.5), before=": ")
