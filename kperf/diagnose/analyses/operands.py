@@ -25,10 +25,12 @@ class Widened:
     """An operand: its element type in memory, and the wider one that `tl.dot` is given.
 
     is_scaled: whether it is also multiplied by numbers that are the same along the dimension that `tl.dot` sums over.
+    by: what converts it.
     """
 
     narrow: str
     wide: str
+    by: Operation
     is_scaled: bool = False
 
     @property
@@ -71,12 +73,15 @@ def widened_operands(kernel: Kernel, op: Operation) -> dict[int, Widened]:
     return {place: one for place in (0, 1) if (one := _widening(kernel, op, place)) is not None}
 
 
-def to_narrow(widened: Mapping[int, Widened]) -> str:
-    """How to give `tl.dot` operands that are no wider than in memory: of 16 bits where one has as many there."""
+def to_narrow(widened: Mapping[int, Widened], first: str = "") -> str:
+    """How to give `tl.dot` operands that are no wider than in memory: of 16 bits where one has as many there.
+
+    first: what to do with the operand before the other one is converted.
+    """
     words = [one.in_words for one in sorted(widened.values(), key=lambda one: one.is_byte)]
     narrow = words[0]
     if len(widened) < 2:
-        advice = f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both"
+        advice = f"if {narrow} is precise enough, {first}convert the other operand to {narrow}, and give tl.dot both"
     elif words[0] == words[1]:
         sums = "int32, which is exact" if narrow == "int8" else "float32 anyway"
         advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in {sums}"
@@ -164,4 +169,4 @@ def _of_types(op: Operation) -> Widened | None:
     types = tensor_types(op.rest.rpartition(" : ")[2])
     if len(types) != 2 or not re.fullmatch(r"b?f16|i8|f8\w+", types[0].element):
         return None
-    return Widened(types[0].element, types[1].element) if types[1].bytes > types[0].bytes else None
+    return Widened(types[0].element, types[1].element, op) if types[1].bytes > types[0].bytes else None
