@@ -40,7 +40,7 @@ def rows(folder, loads, sums):
 @pytest.mark.parametrize("sums", SUMS)
 def test_tiles_of_an_mma_in_a_branch_are_not_pipelined_for_the_branch(tmp_path, loads, sums):
     finding = rows(tmp_path, loads, SUMS[sums])["loads-not-pipelined"]
-    assert finding.message.endswith("the tl.dot that takes it is in a branch of the loop")
+    assert "the tl.dot that takes it is in a branch of the loop" in finding.message
     assert f"as {ALWAYS}" in finding.advice.replace("condition, tl.dot(a, b)", "i >= least, tl.dot(x, y)")
 
 
@@ -48,3 +48,61 @@ def test_tiles_of_an_mma_in_a_branch_are_not_pipelined_for_the_branch(tmp_path, 
 @pytest.mark.parametrize("sums", [ALWAYS, "acc += tl.dot(x, y)\n        if i >= least:\n            acc *= 0.5"])
 def test_the_advice_lets_the_compiler_pipeline_them(tmp_path, loads, sums):
     assert "loads-not-pipelined" not in rows(tmp_path, loads, sums)
+
+
+EITHER = """
+def either(a, b, c, first, N, K, WIDE: tl.constexpr, D: tl.constexpr):
+    m, n = tl.program_id(0) * 128, tl.program_id(1) * 128
+    rows, columns, k = m + tl.arange(0, 128)[:, None], n + tl.arange(0, 128)[None, :], tl.arange(0, 32)
+    wide, start = WIDE, tl.load(first)
+    acc = tl.zeros((128, 128), tl.float32)
+    for i in range(0, D // 32):
+        if CONDITION:
+            x = tl.load(a + rows * D + (i * 32 + k)[None, :])
+        else:
+            x = tl.load(a + rows * D + (i * 32 + k)[None, :], mask=columns < N, other=0.0)
+        if SECOND:
+            y = tl.load(b + (i * 32 + k)[:, None] * 4096 + columns)
+        else:
+            y = tl.load(b + (i * 32 + k)[:, None] * 4096 + columns, mask=columns < N, other=0.0)
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rows * 4096 + columns, acc)
+""".replace("mask=columns < N, other=0.0)\n        if", "mask=rows < N, other=0.0)\n        if")
+
+
+def either(folder, condition, second=None):
+    kernel = EITHER.replace("CONDITION", condition).replace("SECOND", second or condition)
+    tensors = TENSORS + 'first = torch.empty(1, device="cuda", dtype=torch.int32)\n'
+    return found(folder, kernel, f"{tensors}either[(32, 32)](a, a, c, first, 4093, 4096, 1, 4096, num_warps=4)")
+
+
+@pytest.mark.parametrize(
+    ("condition", "advice"),
+    [
+        ("N % 128 == 0", "make N tl.constexpr: "),
+        ("K - N > 64", "make K and N tl.constexpr: "),
+        ("start > 0", "load before the branch"),  # a loaded number
+        ("m + 128 <= N", "load before the branch"),  # a CTA's tile
+        ("i * 32 < N", "load before the branch"),  # an iteration's
+    ],
+)
+def test_a_branch_that_arguments_alone_decide_can_be_the_compilers(tmp_path, condition, advice):
+    finding = either(tmp_path, condition)["loads-not-pipelined"]
+    assert finding.message.endswith("it is in a branch of the loop")
+    assert finding.advice.startswith(advice)
+
+
+def test_an_iteration_waits_once_more_for_each_branch_with_loads(tmp_path):
+    """Two CTAs of an SM multiply for 394 cycles, and load for 256, after 1200 of waiting."""
+    once, twice = (either(tmp_path, "N % 128 == 0", f"{one} % 128 == 0")["loads-not-pipelined"] for one in "NK")
+    assert once.severity == twice.severity == "high"
+    assert once.estimate.speedup == pytest.approx((1200 + 394 + 256) / (2 * 394), rel=0.01)
+    assert twice.estimate.speedup == pytest.approx((2 * 1200 + 394 + 256) / (2 * 394), rel=0.01)
+
+
+def test_the_two_sides_of_a_branch_load_no_bytes_twice(tmp_path):
+    assert "redundant-load" not in either(tmp_path, "N % 128 == 0")
+
+
+def test_the_compiler_pipelines_the_loads_of_a_branch_that_it_decides(tmp_path):
+    assert "loads-not-pipelined" not in either(tmp_path, "wide == 1")

@@ -1,5 +1,7 @@
 """A `tl.dot` that is made of several MMAs, by what its operands were in memory."""
 
+from pathlib import Path
+
 import pytest
 
 from kperf.arch import SM_90A
@@ -8,6 +10,7 @@ from kperf.diagnose.engine import FAILED, diagnose
 
 pytestmark = pytest.mark.kernels
 
+KERNELS = Path(__file__).parent / "kernels"
 RULE = "emulated-float32"
 SCRIPT = """
 import torch, triton, triton.language as tl
@@ -49,14 +52,14 @@ def findings(tmp_path, body, a="float32", b="float32", block=64, script=SCRIPT):
 @pytest.mark.parametrize(
     ("body", "a", "b", "block", "severity", "gain"),
     [
-        (WIDE, "float32", "float32", 64, "low", 3),
+        (WIDE, "float32", "float32", 64, "low", 2),  # of four parts through shared memory, two are left
         (WIDE.replace("tf32x3", "bf16x3"), "float32", "float32", 64, "low", 1.5),
         (WIDE.replace("tf32x3", "bf16x6"), "float32", "float32", 64, "low", 3),
         (SUMMED, "bfloat16", "float32", 16, "medium", 3),
-        (WIDE, "float32", "float16", 64, "medium", 3),
-        (SWAPPED, "bfloat16", "bfloat16", 64, "high", 4.3),
+        (WIDE, "float32", "float16", 64, "medium", 2),
+        (SWAPPED, "bfloat16", "bfloat16", 64, "high", 6),
         (SUMMED, "float16", "float16", 128, "high", 6),
-        (WIDE, "float16", "bfloat16", 64, "high", 6),
+        (WIDE, "float16", "bfloat16", 64, "high", 10.7),  # to transpose the float32 parts takes longer than the MMAs
     ],
 )
 def test_what_several_mmas_cost_depends_on_the_operands_in_memory(tmp_path, body, a, b, block, severity, gain):
@@ -64,6 +67,13 @@ def test_what_several_mmas_cost_depends_on_the_operands_in_memory(tmp_path, body
     assert (finding.severity, finding.estimate.speedup) == (severity, pytest.approx(gain, rel=0.1))
     assert finding.source.line == 13
     assert f"makes {6 if 'x6' in body else 3} MMAs of this tl.dot" in finding.message
+
+
+def test_parts_of_operands_that_are_transposed_take_longer_than_the_mmas():
+    """1536 cycles of MMAs, 512 of arithmetic, 4672 of shared memory, 16 lanes in a bank; then 256. 17.95 x (H200)."""
+    (kernel,) = inputs.read(str(KERNELS / "drafts/channel_covariance.py"), (), SM_90A)
+    (finding,) = (one for one in diagnose(kernel).findings if one.id == RULE)
+    assert finding.estimate.speedup == pytest.approx((1536 + 512 + 4672) / (256 / 0.65), rel=0.01)
 
 
 def test_the_advice_says_which_operand_loses_nothing(tmp_path):
@@ -81,8 +91,10 @@ def test_a_scaled_operand_has_more_bits_than_in_memory(tmp_path, body):
     assert "rounds the other" not in findings(tmp_path, body, "bfloat16", "float32")[RULE].advice
 
 
-def test_that_the_mmas_wait_for_each_other_has_this_cause(tmp_path):
-    found = findings(tmp_path, WIDE)
+@pytest.mark.parametrize("precision", ["tf32x3", "bf16x3", "bf16x6"])
+def test_that_the_mmas_wait_for_each_other_has_this_cause(tmp_path, precision):
+    """MMAs of bfloat16 that the compiler makes have the lines on which their operands are loaded."""
+    found = findings(tmp_path, WIDE.replace("tf32x3", precision))
     assert "wgmma-serialised" not in found
     assert found[RULE].evidence["explains"] == "wgmma-serialised"
 

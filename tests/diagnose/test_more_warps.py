@@ -10,12 +10,15 @@ from kperf.diagnose import inputs
 from kperf.diagnose.analyses.spills import Spills, spills
 from kperf.diagnose.analyses.warps import warps_repeat_work
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.rule import all_rules
 from kperf.diagnose.rules import register_spills
 from kperf.ir import compile as compiler
 from tests.diagnose.test_kernels import KERNELS
 from tests.diagnose.test_measured import recorded
 
 pytestmark = pytest.mark.kernels
+
+ADVISED = ("planted/while_loop", "drafts/attention_bwd_dkdv", "drafts/relu2_down_proj", "planted/spills")
 
 
 @cache
@@ -79,7 +82,7 @@ def test_a_kernel_of_fixed_warps_is_not_compiled_with_others(change, compilation
     [
         ("planted/spills", "high", "launch with num_warps=8", True),
         ("drafts/attention_bwd_dkdv", "low", "halve the tile", False),
-        ("planted/while_loop", "low", "first let the compiler pipeline the loads", False),  # num_warps=8: 0.81 x
+        ("planted/while_loop", "low", "first write the loop as a for loop over tl.range; if", False),  # 8 warps: 0.81 x
     ],
 )
 def test_spills_have_the_advice_that_ends_their_cause(name, severity, advice, warps):
@@ -87,6 +90,12 @@ def test_spills_have_the_advice_that_ends_their_cause(name, severity, advice, wa
     assert finding.severity == severity
     assert finding.advice.startswith(advice)
     assert ("num_warps" in changed(finding)) == warps
+
+
+def test_no_advice_names_a_finding_that_may_not_be_printed():
+    ids = [rule.id for rule in all_rules()]
+    advice = [one.advice for name in ADVISED for one in diagnose(kernel_of(name)).findings]
+    assert not [words for words in advice if any(f"{one} advises" in words or f"({one})" in words for one in ids)]
 
 
 def test_few_tiles_in_registers_do_not_explain_many_spills():
@@ -147,7 +156,7 @@ def test_an_iteration_of_many_instructions_needs_no_more_stages(name, severity):
         (
             "planted/while_loop",
             None,
-            "first let the compiler pipeline the tiles that the loop loads (loads-not-pipe",
+            "write the loop as a for loop over tl.range; num_stages alone changes nothing, as the load is not pipe",
             [],
         ),
     ],
@@ -245,7 +254,7 @@ scaled[(32, 32)](desc, desc, x, 4096, 128, 128, DEPTH, num_warps=8)
 
 @pytest.mark.parametrize(
     ("depth", "gain", "advice"),
-    [(64, 1.8, "write num_stages=3"), (128, 1.1, "halve the tile"), (256, 1.8, "use smaller tiles")],
+    [(64, 1.59, "write num_stages=3"), (128, 1.1, "halve the tile"), (256, 1.98, "use smaller tiles")],
 )
 def test_stages_that_cost_the_second_cta(tmp_path, depth, gain, advice):
     """The severity is medium, as the loop's own tl.range asks for no pipeline."""
@@ -253,7 +262,7 @@ def test_stages_that_cost_the_second_cta(tmp_path, depth, gain, advice):
     (kernel,) = inputs.read(str(tmp_path / "scaled.py"), (), SM_90A)
     finding = found(kernel)["loads-not-pipelined"]
     assert finding.severity == "medium"
-    assert finding.estimate.speedup == pytest.approx(gain)
+    assert finding.estimate.speedup == pytest.approx(gain, rel=0.01)
     assert finding.advice.startswith(advice)
 
 

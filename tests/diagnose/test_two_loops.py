@@ -84,13 +84,14 @@ def test_a_short_loop_that_its_author_does_not_pipeline_is_a_hint_and_named(tmp_
     )
     assert finding.advice == "write num_stages=3 (or 4) in the loop's tl.range"
     assert finding.evidence["loop_line"] == line
-    assert finding.estimate.speedup == pytest.approx(1 / (1 - 2 / 10 * (1 - 1 / 1.8)))
+    ahead = (1200 + 256 + 394 + 48) / (3 * 394)  # three CTAs of an SM wait, load, multiply and compute
+    assert finding.estimate.speedup == pytest.approx(1 / (1 - 2 / 10 * (1 - 1 / ahead)), rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("loops", "stages", "severity"),
     [
-        ((MAIN, AGAIN), 1, "high"),  # both wait: they gain together
+        ((MAIN, AGAIN), 1, "medium"),  # both wait: they gain together, but two CTAs with as many rows again hide more
         ((ANY,), 3, "medium"),  # the only loop
         ((MAIN, ANY), 3, "low"),  # one of two that may be equally long
     ],

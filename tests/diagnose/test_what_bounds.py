@@ -68,7 +68,8 @@ def test_larger_tiles_save_nothing_of_what_is_loaded_once(tmp_path, other, grid,
         f"gram[{grid}](x, y, MEMBERS=512, D=32, B=32, num_warps=1, num_stages=1)"
     )
     findings = found(tmp_path, GRAM.replace("OTHER", other), launch)
-    assert findings["small-tile"].severity == findings["loads-not-pipelined"].severity == severity
+    assert findings["small-tile"].severity == severity
+    assert findings["loads-not-pipelined"].severity == "low"  # of CTAs of one warp many work while one waits
     assert ("device memory" in findings["small-tile"].message) == (severity == "low")
 
 

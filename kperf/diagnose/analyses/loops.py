@@ -127,10 +127,11 @@ def never_ahead(  # noqa: PLR0911 (a case a reason)
     op: a load of the loop.
     """
     if loop.name == "scf.while":
-        return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
+        return "the compiler pipelines no while loop", "write the loop as a for loop over tl.range"
     around = list(own(loops_around(op)[0]))
-    if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in around):
-        return "it is in a branch of the loop", "load before the branch, with the branch's condition as the mask"
+    branch = next((inner for inner in around if inner.name == "scf.if" and op in list(inside(inner))), None)
+    if branch is not None:
+        return "it is in a branch of the loop", _without_branch(kernel, branch)
     if _is_multiplied_in_branches(kernel, around, op):
         return (
             "the tl.dot that takes it is in a branch of the loop",
@@ -150,6 +151,17 @@ def never_ahead(  # noqa: PLR0911 (a case a reason)
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
     return None
+
+
+def _without_branch(kernel: Kernel, branch: Operation) -> str:
+    """What to do about a branch around a load: if it depends on arguments alone, the compiler can decide it."""
+    with_mask = "load before the branch, with the branch's condition as the mask"
+    condition = kernel.values.operand(branch, 0)
+    if condition is None or condition.loaded or condition.program or condition.iterations or not condition.arguments:
+        return with_mask
+    names = " and ".join(sorted(condition.arguments))
+    decided = f"make {names} tl.constexpr: the branch depends on nothing else, and the compiler keeps one side of it"
+    return f"{decided}; or {with_mask}"
 
 
 def _is_multiplied_in_branches(kernel: Kernel, around: Sequence[Operation], op: Operation) -> bool:

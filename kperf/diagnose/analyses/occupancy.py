@@ -102,6 +102,13 @@ def launched_ctas(kernel: Kernel) -> int:
     return math.ceil(math.prod(kernel.grid) / H200.sms)
 
 
+def resident_ctas(kernel: Kernel) -> int:
+    """CTAs on an SM in the launch; one where that is not known."""
+    if kernel.resources is None or kernel.grid is None:
+        return 1
+    return max(min(ctas(kernel), math.prod(kernel.grid) // H200.sms), 1)
+
+
 def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:
     """Whether an iteration of a loop without MMAs computes for longer than memory takes for its bytes."""
     return arithmetic_cycles(kernel, own(loop)) > moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle

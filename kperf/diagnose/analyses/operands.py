@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from kperf.arch import Dtype
 from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
+from kperf.diagnose.reading.operations import mma_shape
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -23,10 +25,12 @@ class Widened:
     """An operand: its element type in memory, and the wider one that `tl.dot` is given.
 
     is_scaled: whether it is also multiplied by numbers that are the same along the dimension that `tl.dot` sums over.
+    by: what converts it.
     """
 
     narrow: str
     wide: str
+    by: Operation
     is_scaled: bool = False
 
     @property
@@ -51,17 +55,33 @@ def runs_on_fma(kernel: Kernel, op: Operation) -> bool:
     return bool(types) and kernel.layouts.kind(types[-1].layout) in ("blocked", "linear")
 
 
+def dot_of(kernel: Kernel, mma: Operation) -> Operation:
+    """The `tl.dot` as it is written of which an MMA was made; the MMA itself if that is not known.
+
+    MMAs of operands that the compiler splits have the lines of the operands.
+    """
+    dots = list(kernel.as_written.named("tt.dot")) if kernel.as_written is not None else []
+    shape = mma_shape(mma)
+    alike = [dot for dot in dots if shape is not None and (mma_shape(dot) or ())[:2] == shape[:2]]
+    if any(frame_of(dot) == frame_of(mma) for dot in dots) or len({frame_of(dot) for dot in alike}) != 1:
+        return mma
+    return alike[0]
+
+
 def widened_operands(kernel: Kernel, op: Operation) -> dict[int, Widened]:
     """By their places, the operands (0, 1) that were narrower in memory."""
     return {place: one for place in (0, 1) if (one := _widening(kernel, op, place)) is not None}
 
 
-def to_narrow(widened: Mapping[int, Widened]) -> str:
-    """How to give `tl.dot` operands that are no wider than in memory: of 16 bits where one has as many there."""
+def to_narrow(widened: Mapping[int, Widened], first: str = "") -> str:
+    """How to give `tl.dot` operands that are no wider than in memory: of 16 bits where one has as many there.
+
+    first: what to do with the operand before the other one is converted.
+    """
     words = [one.in_words for one in sorted(widened.values(), key=lambda one: one.is_byte)]
     narrow = words[0]
     if len(widened) < 2:
-        advice = f"if {narrow} is precise enough, convert the other operand to {narrow}, and give tl.dot both"
+        advice = f"if {narrow} is precise enough, {first}convert the other operand to {narrow}, and give tl.dot both"
     elif words[0] == words[1]:
         sums = "int32, which is exact" if narrow == "int8" else "float32 anyway"
         advice = f"give tl.dot the {narrow} operands without a conversion: tl.dot sums in {sums}"
@@ -149,4 +169,4 @@ def _of_types(op: Operation) -> Widened | None:
     types = tensor_types(op.rest.rpartition(" : ")[2])
     if len(types) != 2 or not re.fullmatch(r"b?f16|i8|f8\w+", types[0].element):
         return None
-    return Widened(types[0].element, types[1].element) if types[1].bytes > types[0].bytes else None
+    return Widened(types[0].element, types[1].element, op) if types[1].bytes > types[0].bytes else None

@@ -66,6 +66,21 @@ def loops_around(op: Operation) -> list[Operation]:
     return found
 
 
+def are_alternatives(one: Operation, other: Operation) -> bool:
+    """Whether two operations are on the two sides of a branch, of which a CTA takes one."""
+    sides = [dict(_sides_around(op)) for op in (one, other)]
+    return any(sides[1].get(branch, side) != side for branch, side in sides[0].items())
+
+
+def _sides_around(op: Operation) -> Iterator[tuple[int, int]]:
+    """The branches around an operation and the side on which it is, as their lines."""
+    region = op.parent
+    while region is not None and region.owner is not None:
+        if region.owner.name == "scf.if":
+            yield region.owner.line, region.line
+        region = region.owner.parent
+
+
 def mma_shape(op: Operation) -> tuple[int, int, int] | None:
     """(rows, columns, depth) of an MMA's tile; None if its types do not say."""
     types = tensor_types(op.rest.partition(" : ")[2])

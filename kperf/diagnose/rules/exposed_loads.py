@@ -10,16 +10,16 @@ from kperf.diagnose.analyses.pipelines import ctas_with, for_one_more_cta, neede
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ASYNC_COPIES, TMA_LOADS
 from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.rules.loads_not_pipelined import how_to_load_ahead
 from kperf.diagnose.thresholds import EXPOSED_SHARE, NEAR_ROOF, SEVERE_GAIN, SEVERE_WAIT
 from kperf.trace.analyze.facts import at_bound
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
 _SMALLER = "use a smaller tile along the dimension of the loop (BLOCK_K in a GEMM)"
-_NOT_PIPELINED = (
-    "first let the compiler pipeline the tiles that the loop loads (loads-not-pipelined): num_stages changes nothing "
-    "for other loads"
-)
+_OTHER_LOADS = "the loop loads no tile of which a thread has 4 contiguous bytes or more"
+_NOT_PIPELINED = "{}; num_stages alone changes nothing, as the load is not pipelined: {}"
+_IN_TILES = "load the tiles of the MMAs in the loop itself, with contiguous bytes for each thread"
 _AHEAD = (*ASYNC_COPIES, *TMA_LOADS)
 """What fills buffers, perhaps in a loop without MMAs: of another warp group."""
 _MORE = (1, 2, 3)
@@ -71,7 +71,8 @@ def _wanted(kernel: Kernel) -> tuple[list[int], str]:
     ):
         return [], ""
     if not loops:
-        return [], _NOT_PIPELINED
+        why, advice = how_to_load_ahead(kernel) or (_OTHER_LOADS, _IN_TILES)
+        return [], _NOT_PIPELINED.format(advice, why)
     loop, now = loops[0], max(ctas(kernel), 1)
     tried = launch_gives_stages(kernel, loop.loop)
     if (fewer := for_one_more_cta(kernel, loop)) is not None:

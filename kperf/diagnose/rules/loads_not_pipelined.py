@@ -19,7 +19,7 @@ from kperf.diagnose.analyses.loops import (
     times_of,
     with_stages,
 )
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import ctas, resident_ctas
 from kperf.diagnose.analyses.pieces import is_window, wrapped_by
 from kperf.diagnose.analyses.spills import gain_without_spills
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
@@ -32,6 +32,7 @@ from kperf.diagnose.analyses.vectors import (
     split_by_mask,
     wrapped,
 )
+from kperf.diagnose.analyses.waits import gain_of_loads_ahead
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -61,9 +62,12 @@ _HIDDEN = (
     "; meanwhile the other {} CTAs of an SM have their loads under way, and the launch's bytes take longer to come "
     "from device memory than the SMs need for them"
 )
+_OTHERS = "; meanwhile the other {} CTAs of an SM work"
 _STAGES = "num_stages={}"
-_LIKELY, _MOST_LIKELY = 1.8, 3.0
-"""Speed-up of a loop whose loads are pipelined."""
+_LIKELY = 1.8
+"""Speed-up of a loop whose loads are pipelined, where no launch says how many CTAs of an SM work while one waits."""
+_SPREAD = 5 / 3
+"""Between the estimate and the most."""
 _HALVED = (
     "halve the tile along the dimension of the loop{}, and then take num_stages=2, which needs no more shared memory; "
     "with 2 stages of these tiles only one CTA fits on an SM, and no other CTA can work while it waits"
@@ -132,6 +136,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice += _room(kernel, loop)
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
+                covered = resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
                 gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
                 line = loop_line(kernel, loop, op)
                 yield kernel.finding(
@@ -142,6 +147,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     + f" of the loop on line {line}" * bool(line)
                     + f" waits for memory: {why}"
                     + (_HIDDEN.format(ctas(kernel) - 1) if hidden else "")
+                    + (_OTHERS.format(resident_ctas(kernel) - 1) if covered and not hidden else "")
                     + (f", unless {stride} is 1" if stride else ""),
                     f"if {stride} is 1, say so with i32:1 in --signature"
                     if stride
@@ -164,6 +170,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
 
 
+def how_to_load_ahead(kernel: Kernel) -> tuple[str, str] | None:
+    """Why the first tile of a loop with MMAs is not loaded ahead, and what to do; None if each is."""
+    for loop in kernel.main_loops:
+        for op in _waited_for(kernel, loop) if any(op.name in MMAS for op in own(loop)) else ():
+            if max((tensor.size for tensor in tensor_types(op.rest)), default=0) >= BUFFERED_ELEMENTS:
+                fitting = _fitting(kernel, _stage_bytes(kernel, loop), (3, 4, 2))
+                return _reason(kernel, loop, op, _wanted(kernel, fitting))
+    return None
+
+
 def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
     """The constexprs that are lengths of a tile, with half of their values, in words."""
     return named(scaled(kernel, lengths, 0.5), before=": ")
@@ -171,7 +187,7 @@ def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:
 
 def _of_unrolled(kernel: Kernel, steps: Unrolled) -> Iterator[Finding]:
     """Of the loads of a loop that was unrolled before it was compiled, unless other CTAs of the SM work meanwhile."""
-    gain = steps.gain(kernel, _resident(kernel))
+    gain = steps.gain(kernel, resident_ctas(kernel))
     if gain < MEDIUM_GAIN:
         return
     fitting = _fitting(kernel, steps.stage_bytes, (3, 4, 2))
@@ -224,16 +240,16 @@ def _gain(kernel: Kernel, loop: Operation) -> tuple[float, float]:
     ]
     moved = sum(bytes_of.values())
     share = sum(bytes_of[line] for line in alike) / moved if moved else 1.0
-    more = gain_without_spills(kernel)
-    likely, most = (1 / (1 - share + share / (gain * more)) for gain in (_LIKELY, _MOST_LIKELY))
+    ahead = _gain_of_loop(kernel, loop) * gain_without_spills(kernel)
+    likely, most = (1 / (1 - share + share / gain) for gain in (ahead, _SPREAD * ahead))
     return likely, most
 
 
-def _resident(kernel: Kernel) -> int:
-    """CTAs on an SM in the launch; one where that is not known."""
+def _gain_of_loop(kernel: Kernel, loop: Operation) -> float:
+    """Of the loop alone, by its loads."""
     if kernel.resources is None or kernel.grid is None:
-        return 1
-    return max(min(ctas(kernel), math.prod(kernel.grid) // H200.sms), 1)
+        return _LIKELY
+    return gain_of_loads_ahead(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel))
 
 
 def _is_hidden(kernel: Kernel, loop: Operation) -> bool:

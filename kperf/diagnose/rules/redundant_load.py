@@ -31,6 +31,7 @@ from kperf.diagnose.reading.operations import (
     MMAS,
     STORES,
     TMA_STORES,
+    are_alternatives,
     inside,
     is_of_inner_loop,
     loops_around,
@@ -421,6 +422,8 @@ def _gain(kernel: Kernel, loop: Operation, again: Access) -> float:
 
 def _same(one: Access, other: Access) -> bool:
     """Whether both read the same addresses, in the same CTA, at different lines, whatever the iteration."""
+    if are_alternatives(one.operation, other.operation):
+        return False
     lines = frame_of(one.operation), frame_of(other.operation)
     if lines[0] == lines[1] or None in lines or (lines[0] and lines[1] and lines[0].line == lines[1].line):
         return False

@@ -20,7 +20,7 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, own
 from kperf.diagnose.reading.options import MOST_WARPS, more_warps, scaled, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.rules.loads_not_pipelined import loaded_into_registers
+from kperf.diagnose.rules.loads_not_pipelined import how_to_load_ahead, loaded_into_registers
 from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REGISTER_BYTES
@@ -143,9 +143,10 @@ def _first(kernel: Kernel) -> tuple[str, str]:
             return _OF_LOADS, hidden.reason[1]
         tiles = sum(tile_bytes(op) for op in loaded_into_registers(loop))
         if tiles >= kernel.resources.spilled_bytes * kernel.threads and any(op.name in MMAS for op in own(loop)):
-            return _OF_LOADS, "let the compiler pipeline the loads of the loop, as loads-not-pipelined advises"
+            _, advice = how_to_load_ahead(kernel) or ("", "load the operands of tl.dot directly in the loop")
+            return _OF_LOADS, advice
         if sum(one.registers for one in handed_back(kernel, loop)) * REGISTER_BYTES >= kernel.resources.spilled_bytes:
-            return _OF_POINTERS, "compute the pointers anew before the inner loop, as pointers-through-loops advises"
+            return _OF_POINTERS, "compute the pointers anew before the inner loop"
     return "", ""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from kperf.arch import SM_90A
 from kperf.diagnose.analyses.loops import carried, read
 from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.operands import dot_of
 from kperf.diagnose.analyses.serialised import Serialised, serialised
 from kperf.diagnose.analyses.spills import gain_without_spills, spills
 from kperf.diagnose.analyses.warps import with_warps
@@ -37,7 +38,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         still = _waits_with_more_warps(kernel, waiting)
         yield kernel.finding(
             RULE.id,
-            mmas[0],
+            dot_of(kernel, mmas[0]),
             "medium" if still else "high",
             f"the warps wait for {waiting.awaited} of the {waiting.issued} wgmma instructions in loops before they "
             f"issue the next one{why}" + still,
@@ -124,7 +125,7 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
     varying = any(loops_around(mma)[0] in loops_around(factor) for factor in factors)
     return kernel.finding(
         RULE.id,
-        mma,
+        dot_of(kernel, mma),
         "low" if varying else "medium",
         "each iteration waits for its own MMA, because another instruction adds the MMA's result to the sum"
         + (", multiplied by a factor of that iteration" if varying else rounded),

@@ -1,7 +1,11 @@
 """Operands of an MMA that were narrower numbers in memory and were widened before it."""
 
+import math
 from collections.abc import Iterator, Mapping
 
+from kperf.arch import H200
+from kperf.diagnose.analyses.loops import largest_bytes
+from kperf.diagnose.analyses.occupancy import ctas, resident_ctas
 from kperf.diagnose.analyses.operands import (
     WORDS,
     Widened,
@@ -12,6 +16,7 @@ from kperf.diagnose.analyses.operands import (
     widened_operands,
 )
 from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.reading.operations import MMAS
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
@@ -19,6 +24,10 @@ from kperf.trace.analyze.finding import Finding
 
 _OF_CUDA = ("f8E4M3FN", "f8E5M2")
 """Bytes that AMD's older GPUs multiply as wider floats: theirs are others (FNUZ)."""
+_BUFFERS = ("ttg.local_alloc",)
+_OF_ONE = 1.8
+"""What a narrow operand gains where the other one is narrowed too, with as many CTAs on an SM. A public kernel that had
+room for two in place of one gained 3.5 x (H200)."""
 _OF_FLOAT32, _OF_HALVES = 2.0, 1.3
 """What bytes gain over the floats that they are made: of float32 1.91 x were measured (H200, fp8 with scales)."""
 
@@ -37,24 +46,49 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _of_halves(kernel: Kernel, op: Operation, widened: Mapping[int, Widened]) -> Finding:
-    """Severe where both operands are widened; else the other one is float32."""
+    """Severe where both operands are widened, or where another CTA fits on an SM without it; else one is float32."""
     both = len(widened) == 2
-    whose = "an operand of the MMA is"
+    whose = "an operand of the MMA"
     if both:
         alike = len({one.narrow for one in widened.values()}) == 1
-        whose = "both operands of the MMA are" if alike else "the operands of the MMA are"
+        whose = "both operands of the MMA" if alike else "the operands of the MMA"
     place, one = next((place, one) for place, one in widened.items() if not one.is_byte)
+    where = one.by if _is_of_caller(one.by, op) else op
+    more = 1.0 if both else _more_ctas(kernel)
     return kernel.finding(
         RULE.id,
-        op,
-        "high" if both else "medium",
-        f"{whose} {in_memory(widened)} in memory, and {'are' if both else 'is'} converted to float32 "
+        where,
+        "high" if both or more > 1 else "medium",
+        f"{whose}{f' on {lines_of([op], where)}' if where is not op else ''} {'are' if both else 'is'} "
+        f"{in_memory(widened)} in memory, and {'are' if both else 'is'} converted to float32 "
         f"{'before the MMA' if both else 'as the other operand is float32'}, which at least halves the tensor cores' "
-        "rate",
-        to_narrow(widened),
-        {"operand": place, "loaded_as": one.in_words},
-        estimate=(3.0, 1.3, 8.0) if both else (1.8, 1.0, 4.0),
+        "rate" + (f", and without which {more:.3g} times as many CTAs fit on an SM" if more > 1 else ""),
+        to_narrow(widened, "leave out this conversion, " if where is not op else ""),
+        {"operand": place, "loaded_as": one.in_words, "more_ctas": more},
+        estimate=(3.0, 1.3, 8.0) if both else (_OF_ONE * more, 1.0, 4.0 * more),
     )
+
+
+def _is_of_caller(conversion: Operation, mma: Operation) -> bool:
+    """Whether a function that multiplies what it is given has its operands converted by its caller."""
+    depths = [len(op.location.frames) if op.location is not None else 0 for op in (conversion, mma)]
+    return 0 < depths[0] < depths[1]
+
+
+def _more_ctas(kernel: Kernel) -> float:
+    """How many times as many CTAs an SM has if each widened operand takes half of its shared memory."""
+    if kernel.resources is None or kernel.grid is None:
+        return 1.0
+    tiles = {
+        made.line: largest_bytes(made)
+        for op in kernel.named(*MMAS)
+        for place, one in widened_operands(kernel, op).items()
+        if not one.is_byte and one.wide == "f32"
+        for made in kernel.values.sources(op, place, until=_BUFFERS)
+        if made.name in _BUFFERS
+    }
+    then = ctas(kernel, shared_bytes=kernel.resources.shared_bytes - sum(tiles.values()) // 2)
+    return max(min(then, math.prod(kernel.grid) // H200.sms), 1) / resident_ctas(kernel)
 
 
 def _of_bytes(kernel: Kernel, op: Operation, one: Widened, other: Widened) -> Iterator[Finding]:
