@@ -6,7 +6,7 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -25,6 +25,8 @@ DISTANCE = 1 << 40
 BOUNDS = (1, 2, 3)
 """Places of a loop's beginning, end and step among the operands of `scf.for`."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
+_ANY_BYTE, _ANY_NUMBER = (0, 1 << 8), (1 << 12, 1 << 24)
+"""Ends of the numbers that may have been read."""
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
 _MOST_DIMENSIONS = 5
 """Of a tensor descriptor."""
@@ -324,6 +326,8 @@ class Values:
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
         if name in READS or "atomic" in name:
             return self._data(op)
+        if name == "tt.reduce":
+            return self._reduced(op)
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
         if not values or len(values) < len(operands):
@@ -341,9 +345,18 @@ class Values:
         element = _POINTER.search(op.rest)
         if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
             return None
-        ends = (0, 1 << 8) if element[1] == "i8" else (1 << 12, 1 << 24)
-        numbers = self._random.integers(*ends, pointer.numbers.shape)
-        return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
+        return self._any(pointer, pointer.numbers.shape, _ANY_BYTE if element[1] == "i8" else _ANY_NUMBER)
+
+    def _reduced(self, op: Operation) -> Value | None:
+        """What integers that were read are reduced to: any of them, as the place of a row that a search finds."""
+        tile, axis = self.operand(op, 0), re.search(r"axis = (\d+)", op.rest)
+        if tile is None or axis is None or not tile.loaded:
+            return None
+        return self._any(tile, np.delete(tile.numbers.shape, int(axis[1])), _ANY_NUMBER)
+
+    def _any(self, source: Value, shape: Iterable[int], ends: tuple[int, int]) -> Value:
+        numbers = self._random.integers(*ends, tuple(shape))
+        return replace(source, numbers=numbers, loaded=True, scattered=numbers.size > 1)
 
 
 def _keeps_distances(op: Operation, values: list[Value]) -> bool:
@@ -540,6 +553,8 @@ class NextIteration(Values):
 
     def _data(self, op: Operation) -> Value | None:
         return self._first.of(op.parent, op.results[0])
+
+    _reduced = _data
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         carried = self._carried.get(key)
