@@ -546,7 +546,7 @@ class NextIteration(Values):
     """
 
     def __init__(self, first: Values, loop: Operation) -> None:
-        """Of a loop `scf.for`."""
+        """Of a loop `scf.for` or `scf.while`."""
         self.__dict__ |= vars(first)
         self._found = {}
         self._first, self._loop = first, loop
@@ -562,5 +562,7 @@ class NextIteration(Values):
             return super()._compute(key, place)
         if carried.later is not None:
             return self._first.of(*carried.later)
+        if self._loop.name == "scf.while":
+            return self.of(*carried.first)  # what its condition hands to its body
         begin, step = self._first.operand(self._loop, _BEGIN), self._first.operand(self._loop, _STEP)
         return None if begin is None or step is None else joined(begin.numbers + step.numbers, [begin, step])
