@@ -14,7 +14,7 @@ class NextIteration(Values):
     """
 
     def __init__(self, first: Values, loop: Operation) -> None:
-        """Of a loop `scf.for`."""
+        """Of a loop `scf.for` or `scf.while`."""
         self.__dict__ |= vars(first)
         self._found = {}
         self._first, self._loop = first, loop
@@ -22,11 +22,15 @@ class NextIteration(Values):
     def _data(self, op: Operation) -> Value | None:
         return self._first.of(op.parent, op.results[0])
 
+    _reduced = _data
+
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         carried = self._carried.get(key)
         if carried is None or carried.loop is not self._loop:
             return super()._compute(key, place)
         if carried.later is not None:
             return self._first.of(*carried.later)
+        if self._loop.name == "scf.while":
+            return self.of(*carried.first)  # what its condition hands to its body
         begin, step = self._first.operand(self._loop, _BEGIN), self._first.operand(self._loop, _STEP)
         return None if begin is None or step is None else joined(begin.numbers + step.numbers, [begin, step])

@@ -6,7 +6,7 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,8 @@ READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
 DISTANCE = 1 << 40
 """From one pointer argument to the next."""
+_ANY_BYTE, _ANY_NUMBER = (0, 1 << 8), (1 << 12, 1 << 24)
+"""Ends of the numbers that may have been read."""
 _LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
 _MOST_DIMENSIONS = 5
 """Of a tensor descriptor."""
@@ -286,6 +288,8 @@ class Values:
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
         if name in READS or "atomic" in name:
             return self._data(op)
+        if name == "tt.reduce":
+            return self._reduced(op)
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
         if not values or len(values) < len(operands):
@@ -303,9 +307,18 @@ class Values:
         element = POINTER.search(op.rest)
         if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
             return None
-        ends = (0, 1 << 8) if element[1] == "i8" else (1 << 12, 1 << 24)
-        numbers = self._random.integers(*ends, pointer.numbers.shape)
-        return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
+        return self._any(pointer, pointer.numbers.shape, _ANY_BYTE if element[1] == "i8" else _ANY_NUMBER)
+
+    def _reduced(self, op: Operation) -> Value | None:
+        """What integers that were read are reduced to: any of them, as the place of a row that a search finds."""
+        tile, axis = self.operand(op, 0), re.search(r"axis = (\d+)", op.rest)
+        if tile is None or axis is None or not tile.loaded:
+            return None
+        return self._any(tile, np.delete(tile.numbers.shape, int(axis[1])), _ANY_NUMBER)
+
+    def _any(self, source: Value, shape: Iterable[int], ends: tuple[int, int]) -> Value:
+        numbers = self._random.integers(*ends, tuple(shape))
+        return replace(source, numbers=numbers, loaded=True, scattered=numbers.size > 1)
 
 
 def _keeps_distances(op: Operation, values: list[Value]) -> bool:

@@ -1,5 +1,6 @@
 """A severity follows from what a kernel does, also beside the proof set: each fault here has a neighbour without it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -1138,6 +1139,57 @@ def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, severity):
     finding = found(tmp_path, EXPERTS.replace("CHOICE", choice), launch)["small-tile"]
     assert finding.severity == severity
     assert finding.advice.startswith("if more than 16 rows have the same operand") == (severity == "low")
+
+
+HEADS_OF_TOKENS = """
+def heads(x, w, y, K, D: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    rm, rd, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BK)
+    acc = tl.zeros([BM, D], tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(x + rm[:, None] * K + (k + rk)[None, :])
+        b = tl.load(w + tl.program_id(1) * K * D + (k + rk)[:, None] * D + rd[None, :])
+        acc = PRODUCT
+    tl.store(y + rm[:, None] * D + rd[None, :], STORED)
+"""
+STEPS_OF_COLUMNS = HEADS_OF_TOKENS.replace(", tl.arange(0, D)", ", tl.program_id(1) * D + tl.arange(0, D)")
+STEPS_OF_COLUMNS = STEPS_OF_COLUMNS.replace("[:, None] * D", "[:, None] * K").replace("* K * D +", "+")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rows", "columns", "tile", "is_turned"),
+    [
+        (HEADS_OF_TOKENS, 32, 16, (128, 16), False),
+        (HEADS_OF_TOKENS, 32, 16, (16, 128), True),
+        (HEADS_OF_TOKENS, 16, 32, (128, 32), False),
+        (HEADS_OF_TOKENS, 16, 32, (32, 128), True),
+        (HEADS_OF_TOKENS, 32, 32, (128, 32), False),
+        (STEPS_OF_COLUMNS, 32, 32, (128, 128), False),
+        (STEPS_OF_COLUMNS, 32, 16, (128, 128), True),
+    ],
+)
+def test_a_side_that_is_as_long_as_the_problem_stays_as_it_is(tmp_path, kernel, rows, columns, tile, is_turned):
+    """A tile of 128 x 32 loads 5 elements for each that a tile of 32 x 32 loads 8."""
+    product = "acc + tl.trans(tl.dot(tl.trans(b), tl.trans(a)))" if is_turned else "tl.dot(a, b, acc)"
+    kernel = kernel.replace("PRODUCT", product).replace("STORED", "acc.to(tl.bfloat16)")
+    launch = (
+        f"x, w, y = (torch.empty(1 << 26, {BF16}) for _ in range(3))\n"
+        f"heads[(2048, 8)](x, w, y, 2048, {columns}, {rows}, 64, num_warps=4)"
+    )
+    finding = found(tmp_path, kernel, launch)["small-tile"]
+    assert finding.advice.startswith(f"use tiles of {tile[0]} x {tile[1]} (num_warps=4 or 8)")
+    assert finding.estimate.high == pytest.approx(math.prod(tile) / sum(tile) * (rows + columns) / (rows * columns))
+    assert any("D" in one for one in finding.candidates) == (math.prod(tile) == 128 * 128)
+
+
+def test_a_tile_of_which_both_sides_are_as_long_as_the_problem_is_not_small(tmp_path):
+    kernel = HEADS_OF_TOKENS.replace("tl.program_id(0) * BM + tl.arange(0, BM)", "tl.arange(0, BM)")
+    kernel = kernel.replace("x + rm", "x + tl.program_id(0) * K * 32 + rm").replace(
+        "y + rm", "y + tl.program_id(0) + rm"
+    )
+    kernel = kernel.replace("PRODUCT", "tl.dot(a, b, acc)").replace("STORED", "acc.to(tl.bfloat16)")
+    launch = f"x, w, y = (torch.empty(1 << 26, {BF16}) for _ in range(3))\n"
+    launch += "heads[(2048, 8)](x, w, y, 2048, 16, 32, 64, num_warps=4)"
+    assert "small-tile" not in found(tmp_path, kernel, launch)
 
 
 SPILLED_AFTER = """

@@ -56,6 +56,19 @@ def gathered(x, which, y, D: tl.constexpr):
     at = tl.load(which + tl.program_id(0)) * D + d
     tl.store(y + tl.program_id(0), tl.sum(tl.load(x + at).to(tl.float32), 0))
 """
+SEARCHED = """
+def searched(x, table, y, n, S: tl.constexpr, D: tl.constexpr):
+    item, each, d = tl.program_id(0), tl.arange(0, S), tl.arange(0, D)
+    ends = tl.load(table + each, mask=each < n, other=1 << 30)
+    at = PLACE * D + d
+    tl.store(y + item * D + d, tl.load(x + at))  # here
+"""
+PLACES = [
+    "tl.sum((ends <= item).to(tl.int32), 0)",
+    "tl.max(tl.where(ends <= item, each, 0), 0)",
+    "tl.argmin(tl.where(ends > item, ends, 1 << 30), 0)",
+    "tl.load(table + tl.max(ends, 0))",
+]
 SINES = "tl.sin(" * 8 + "one" + ")" * 8
 RESULTS = Path(__file__).parents[2] / "results"
 STARTED = 1 << 19
@@ -102,7 +115,11 @@ def test_ctas_that_work_for_longer_are_not(tmp_path, kernel, launch):
     [
         (HEADS, f"rotated[({STARTED},)](x, y, 100, 100, 128, num_warps=1)", "16 rows (heads, items) at once, a tile"),
         (HEADS, f"rotated[({STARTED},)](x, y, 128, 128, 128, num_warps=1)", "16 rows (heads, items) at once, a tile"),
-        (PARTS, f"parts[({STARTED >> 3}, 8)](x, y, 1000, 1000, 128, num_warps=1)", "16 times as many elements (B=2048"),
+        (
+            PARTS,
+            f"parts[({STARTED >> 3}, 8)](x, y, 1000, 1000, 128, num_warps=1)",
+            "many elements (B=1024, and several rows)",
+        ),
         (HEADS.replace("* stride", "* B"), f"rotated[({STARTED},)](x, y, 100, 128, 128, num_warps=1)", "16 rows (head"),
     ],
     ids=["a part of the tile", "the whole tile", "several tiles a row", "a row as long as the tile"],
@@ -112,6 +129,25 @@ def test_of_a_tile_that_holds_a_whole_row_a_longer_one_is_no_advice(tmp_path, ke
     assert advice in one.advice
     assert ("now the tile holds one whole row" in one.advice) == (kernel != PARTS)
     assert ({"B": 256} in one.candidates) == (kernel == PARTS)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rows_whose_place_is_searched_in_a_table_are_found_too(tmp_path, place):
+    """Each CTA reads the whole table, which L2 keeps: what is to grow is the tile of its own row."""
+    kernel = SEARCHED.replace("PLACE", place)
+    launch = "table = torch.empty(256, dtype=torch.int32, device='cuda')\n"
+    launch += f"searched[({STARTED},)](x, table, y, 256, 256, 128, num_warps=4)"
+    one = found(tmp_path, kernel, TENSORS + launch)["program-per-item"]
+    assert kernel.strip().splitlines()[one.source.line - 4].endswith("# here")
+    assert one.severity == "medium"
+    assert one.estimate.speedup == pytest.approx(H200_CTA_NS / (COPIED_NS + LATENCY_NS / STARTED), rel=0.01)
+
+
+@pytest.mark.parametrize(("ctas", "table", "row"), [(1 << 12, 256, 128), (STARTED, 4096, 128), (STARTED, 256, 2048)])
+def test_few_searches_long_ones_and_those_of_long_rows_are_not(tmp_path, ctas, table, row):
+    launch = "table = torch.empty(4096, dtype=torch.int32, device='cuda')\n"
+    launch += f"searched[({ctas},)](x, table, y, {table}, {table}, {row}, num_warps=4)"
+    assert "program-per-item" not in found(tmp_path, SEARCHED.replace("PLACE", PLACES[0]), TENSORS + launch)
 
 
 def test_bytes_that_l2_keeps_leave_more_to_gain(tmp_path):

@@ -120,3 +120,120 @@ def test_an_estimate_is_printed_without_powers_of_ten(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(HEAD + ONE_BY_ONE)
     assert "(estimated 32 x, 11 to 95)" in kperf("diagnose", "--static", script).stdout
+
+
+ONCE = """
+@triton.jit
+def scaled(x, tmp, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    half = tl.load(x + i, mask=mask) * 0.5
+    STORE
+    tl.store(y + i, tl.exp(tl.load(AGAIN)), mask=mask)  # again
+
+x, y = (torch.empty(1 << 24, device="cuda") for _ in range(2))
+scaled[(4096,)](x, TENSOR, y, 1 << 24, BLOCK=4096)
+"""
+ROW = """
+@triton.jit
+def added(x, rest, y, n, BLOCK: tl.constexpr):
+    row, squares = tl.program_id(0) * n, tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        one = tl.load(x + row + at, mask=at < n) + tl.load(rest + row + at, mask=at < n)
+        tl.store(rest + row + STORED, one, mask=at < n)
+        squares += one * one
+    total = tl.sum(squares, 0)
+    for k in range(0, n, BLOCK):
+        at = k + tl.arange(0, BLOCK)
+        tl.store(y + row + at, tl.load(rest + row + at, mask=at < n) / total, mask=at < n)  # again
+
+x, rest, y = (torch.empty(4096, 8000, device="cuda") for _ in range(3))
+added[(4096,)](x, rest, y, 8000, BLOCK=1024)
+"""
+STATES = """
+@triton.jit
+def shifted(states, slots, x, y, n, stride, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    state = states + tl.load(slots + tl.program_id(0)) * stride + i
+    k = 0
+    while k < n - 1:
+        tl.store(state + k * BLOCK, tl.load(state + (k + 1) * BLOCK))
+        k += 1
+    tl.store(state + (n - 1) * BLOCK, tl.load(x + tl.program_id(0) * BLOCK + i))
+    total, k = tl.zeros([BLOCK], tl.float32), 0
+    while k < n:
+        total += tl.load(state + STEP * BLOCK)  # again
+        k += 1
+    tl.store(y + tl.program_id(0) * BLOCK + i, total)
+
+states, slots = torch.empty(512, 4, 256, device="cuda"), torch.empty(512, device="cuda", dtype=torch.int32)
+x, y = (torch.empty(512, 256, device="cuda") for _ in range(2))
+shifted[(512,)](states, slots, x, y, 4, 1024, BLOCK=256)
+"""
+STORE = "tl.store(tmp + i, half, mask=mask)"
+APART = "keep what the earlier loop stores in registers"
+
+
+def of_stored(tmp_path, source):
+    """The finding of the load that is marked."""
+    line = (HEAD + source).splitlines().index(next(one for one in source.splitlines() if one.endswith("# again"))) + 1
+    return findings(tmp_path, source).get(("redundant-load", line))
+
+
+@pytest.mark.parametrize(
+    ("source", "advice", "least", "most"),
+    [
+        (ONCE.replace("STORE", STORE).replace("AGAIN", "tmp + i, mask=mask"), "use the tensor that was", 1.05, 1.3),
+        (ONCE.replace("STORE", STORE).replace("AGAIN", "tmp + i, mask=i < n"), "use the tensor that was", 1.05, 1.3),
+        (ONCE.replace("STORE", STORE[:-11] + ")").replace("AGAIN", "tmp + i, mask=mask"), "use the tensor", 1.05, 1.3),
+        (ROW.replace("STORED", "at"), APART, 1.05, 1.3),
+        (
+            ROW.replace("STORED", "at").replace("[BLOCK]", "[1, BLOCK]").replace(", BLOCK)", ", BLOCK)"),
+            APART,
+            1.05,
+            1.3,
+        ),
+        (STATES.replace("STEP", "k"), APART, 1.2, 3.0),
+    ],
+    ids=["a tile", "a mask made again", "a store without a mask", "a row", "a row of results", "states"],
+)
+def test_what_the_cta_stored_before_is_in_registers(tmp_path, source, advice, least, most):
+    source = source.replace("TENSOR", "torch.empty_like(x)")
+    finding = of_stored(tmp_path, source)
+    assert "is read at the addresses at which line" in finding.message
+    assert finding.advice.startswith(advice)
+    assert least < finding.estimate.speedup < most
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ONCE.replace("STORE", STORE).replace("AGAIN", "tmp + (i ^ 1), mask=mask"),
+        ONCE.replace("STORE", STORE + "; tl.debug_barrier()").replace("AGAIN", "tmp + (n - 1 - i), mask=mask"),
+        ONCE.replace("STORE", STORE).replace("AGAIN", "tmp + i"),
+        ONCE.replace("STORE", f"if n > 5: {STORE}").replace("AGAIN", "tmp + i, mask=mask"),
+        ONCE.replace("STORE", f"{STORE}; tl.store(tmp + (i ^ 1), half)").replace("AGAIN", "tmp + i, mask=mask"),
+        ONCE.replace("STORE", f"{STORE}; tl.atomic_add(tmp + i, half)").replace("AGAIN", "tmp + i, mask=mask"),
+        ONCE.replace("STORE", f"{STORE}; tl.store(y + i, half)")
+        .replace("AGAIN", "tmp + i, mask=mask")
+        .replace("TENSOR", "y"),
+        ONCE.replace("STORE", STORE).replace("AGAIN", "tmp + i, mask=mask, volatile=True"),
+        ROW.replace("STORED", "(at ^ 1)"),
+        ROW.replace("STORED", "at").replace("k + tl.arange", "n - BLOCK - k + tl.arange"),
+        STATES.replace("STEP", "(k * 2)"),
+    ],
+    ids=[
+        "neighbours", "backwards", "no mask", "a branch", "stored again", "added to", "another name", "volatile",
+        "neighbours of a row", "a row backwards", "other steps",
+    ],
+)  # fmt: skip
+def test_what_it_stored_elsewhere_or_others_may_have_changed_is_not(tmp_path, source):
+    finding = of_stored(tmp_path, source.replace("TENSOR", "torch.empty_like(x)"))
+    assert finding is None or "stored it" not in finding.message
+
+
+def test_a_row_that_is_too_long_for_registers_is_a_hint(tmp_path):
+    finding = of_stored(tmp_path, ROW.replace("STORED", "at").replace("8000", "80000"))
+    assert (finding.severity, finding.estimate.speedup) == ("low", 1.05)
+    assert finding.advice.startswith("let this loop run from the end to the beginning")

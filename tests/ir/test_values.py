@@ -148,6 +148,26 @@ def test_only_where_a_tile_begins_may_be_data(factor, by, scattered):
     assert (value.loaded, value.scattered) == (True, scattered)
 
 
+@pytest.mark.parametrize(
+    ("tile", "loaded"), [("%l", True), ("%i", False)], ids=["what was read", "what the CTA itself counts"]
+)
+def test_what_a_read_tile_is_reduced_to_is_one_number_as_if_read(tile, loaded):
+    value = computed(
+        f"""%i = tt.make_range {{end = 8 : i32, start = 0 : i32}} : {TENSOR}
+            %q8 = tt.splat %q : !tt.ptr<i32> -> tensor<8x!tt.ptr<i32>, #b>
+            %l = tt.load %q8 : tensor<8x!tt.ptr<i32>, #b>
+            %m = "tt.reduce"({tile}) <{{axis = 0 : i32}}> ({{
+            ^bb0(%a: i32, %b: i32):
+              %c = arith.maxsi %a, %b : i32
+              tt.reduce.return %c : i32
+            }}) : ({TENSOR}) -> i32""",
+        "%m",
+    )
+    assert (value is not None) == loaded
+    if value is not None:
+        assert (value.numbers.shape, value.loaded, value.scattered, value.arguments) == ((), True, False, {"q"})
+
+
 def test_arguments_are_large_and_multiples_of_16_only_where_the_compiler_knows_it():
     lines = "%a = arith.addi %n, %n : i32\n%b = arith.addi %m, %m : i32"
     n, m = (int(computed(lines, name).numbers) // 2 for name in ("%a", "%b"))

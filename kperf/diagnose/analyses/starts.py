@@ -2,9 +2,12 @@
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS, H200_L2_KEPT_BYTES
 from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, ctas
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -16,6 +19,8 @@ from kperf.ir.layouts import tensor_types
 _LATENCY_NS = LEAST_SM_BYTES / H200.arch.memory_bytes_per_cycle * 1e3 / H200.max_mhz
 """Of a load under load."""
 _L2_BYTES_PER_NS = H200.l2_bytes_per_cycle * H200.sms * H200.max_mhz / 1e3
+_KEPT_BYTES = H200_L2_KEPT_BYTES // 16
+"""Of a tensor that L2 keeps, whatever else of it is loaded and stored meanwhile."""
 _OTHER_WORK = (*LOOPS, *MMAS, *ATOMICS, *TMA_LOADS, *TMA_STORES)
 """Operations whose time is not counted here."""
 _HALF = 2
@@ -27,8 +32,8 @@ class Starts:
     """A launch of CTAs that end sooner than the GPU starts as many; times of the whole launch in ns.
 
     waves: how often the launch fills the GPU with CTAs. starting: the CTAs, one after another. working: device memory,
-    for each byte that they ask for, or their arithmetic. least: the same, if device memory moves each byte of a tensor
-    once, and L2 the others.
+    for each byte that they ask for of tensors that L2 does not keep, L2 or their arithmetic. least: the same, if device
+    memory moves each byte of a tensor once, and L2 the others.
     """
 
     ctas: int
@@ -75,28 +80,44 @@ def starts_of(kernel: Kernel) -> Starts | None:
         return None
     count = math.prod(kernel.grid)
     computing = count * arithmetic_of_cta(kernel, kernel.operations) / H200.sms * 1e3 / H200.max_mhz
-    moved, once = _bytes(kernel, accesses, count)
+    asked, moved, once = _bytes(kernel, accesses, count)
+    least = max(asked / _L2_BYTES_PER_NS, computing)
     starts = Starts(
         ctas=count,
         waves=count / (max(ctas(kernel), 1) * H200.sms),
         starting=count * H200_CTA_NS,
-        working=max(moved / H200_COPY_GB_PER_S, computing),
-        least=max(once / H200_COPY_GB_PER_S, moved / _L2_BYTES_PER_NS, computing),
+        working=max(moved / H200_COPY_GB_PER_S, least),
+        least=max(once / H200_COPY_GB_PER_S, least),
     )
     return starts if starts.waves > 1 and starts.starting >= MEDIUM_GAIN * starts.working else None
 
 
-def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, float]:
-    """Bytes of the sectors that so many CTAs ask for, and as many of them as the tensors of the launch have."""
-    moved = defaultdict[tuple[str, bool], float](float)
-    size = dict[tuple[str, bool], float]()
+def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, float, float]:
+    """Bytes of the sectors that so many CTAs ask for, and that device memory moves at most, and at least.
+
+    At most all of them, apart from loads of what L2 keeps: a small table, or what each CTA loads. At least as many as
+    the tensors of the launch have.
+    """
+    asked = defaultdict[tuple[str, bool, bool], float](float)
+    size = dict[tuple[str, bool, bool], float]()
     for access in accesses:
         names = kernel.tensors_of(access.operation)
         name = next(iter(names)) if len(names) == 1 else ""
-        tensor = name, access.operation.name in STORES
-        moved[tensor] += count * access.asked_bytes / max(access.tile_sector_use, 1e-9)
+        tensor = name, access.operation.name in LOADS, is_own(access)
+        asked[tensor] += count * access.asked_bytes / max(access.tile_sector_use, 1e-9)
         size[tensor] = kernel.lengths.get(name, math.inf) * access.tensor.bytes
-    return sum(moved.values()), sum(min(asked, size[tensor]) for tensor, asked in moved.items())
+    for tensor in asked:
+        _, _, own = tensor
+        size[tensor] = size[tensor] if own else asked[tensor] / count
+    once = {tensor: min(each, size[tensor]) for tensor, each in asked.items()}
+    kept = {tensor for tensor, each in size.items() if tensor[1] and each <= _KEPT_BYTES}
+    moved = sum(once[tensor] if tensor in kept else each for tensor, each in asked.items())
+    return sum(asked.values()), moved, sum(once.values())
+
+
+def is_own(access: Access) -> bool:
+    """Whether it is of a CTA's own data, and not of a table or weights that each CTA loads."""
+    return access.value.program or access.value.loaded
 
 
 def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[str, int]]]:
@@ -109,9 +130,29 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
             "tile holds one whole row",
             [],
         )
-    tiles = [tile for factor in (2, 4, 8) for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]]
-    block = named(scaled(kernel, widest.tensor.shape, times), otherwise="a larger BLOCK")
-    return f"let a CTA work on {times} times as many elements ({block}, or several rows)", tiles
+    longer = int(min(times, _tiles_of_row(kernel, widest)))
+    tiles = [
+        tile for factor in (2, 4, 8) if factor <= longer for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]
+    ]
+    block = named(scaled(kernel, widest.tensor.shape, longer), otherwise="a larger BLOCK")
+    rows = "and" if longer < times else "or"
+    return f"let a CTA work on {times} times as many elements ({block}, {rows} several rows)", tiles
+
+
+def _tiles_of_row(kernel: Kernel, access: Access) -> float:
+    """CTAs whose tiles lie side by side along an axis of the grid: a row has no more. Infinity if no axis says it."""
+    size, begin = access.tensor.size * access.tensor.bytes, _numbers(kernel, access, "")
+    for axis, count in zip("xyz", kernel.grid or (), strict=False):
+        if np.array_equal(_numbers(kernel, access, axis), begin + size):
+            return count
+    return math.inf
+
+
+def _numbers(kernel: Kernel, access: Access, axis: str) -> NDArray[np.int64]:
+    """Its addresses in the CTA that is the next one along an axis; what is read from memory is the same in each."""
+    value = replace(kernel, next_along=axis).values.operand(access.operation, 0)
+    assert value is not None
+    return value.numbers
 
 
 def is_row(kernel: Kernel, access: Access) -> bool:

@@ -17,7 +17,7 @@ from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.reading.operations import LOOPS, STORES, loops_around, own
 from kperf.diagnose.reading.options import LEAST_TILE
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.rules.small_tile import SMALL_SIDE, larger_side
+from kperf.diagnose.rules.small_tile import SMALL_SIDE, larger_tile
 from kperf.diagnose.thresholds import BUSY_INTENSITY, MEDIUM_GAIN, SEVERE_GAIN, SMALL_TILE_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation, Region
@@ -99,8 +99,10 @@ def _larger(kernel: Kernel, product: Operation, axis: int, shape: Sequence[int])
     loop = next(iter(loops_around(product)), None)
     if loop is None or max(sides) > SMALL_SIDE or done >= SMALL_TILE_SHARE * wanted:
         return ""
-    side = larger_side(kernel, loop, math.prod(sides))
-    return f"; take tiles of {side} x {side} at once, as smaller ones do not feed the tensor cores" if side else ""
+    tile = larger_tile(kernel, loop, (sides[0], sides[1]), shape[axis])
+    return (
+        f"; take tiles of {tile[0]} x {tile[1]} at once, as smaller ones do not feed the tensor cores" if tile else ""
+    )
 
 
 def _of_vectors(kernel: Kernel) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.analyses.starts import larger, starts_of
+from kperf.diagnose.analyses.starts import is_own, larger, starts_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN
@@ -12,7 +12,7 @@ from kperf.trace.analyze.finding import Finding
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of launches that take longer to start their CTAs than these work, and than a launch itself takes."""
     starts = starts_of(kernel)
-    widest = max(kernel.accesses, key=lambda access: access.asked_bytes, default=None)
+    widest = max(filter(is_own, kernel.accesses), key=lambda access: access.asked_bytes, default=None)
     if starts is None or widest is None or starts.starting < LAUNCH_MS * 1e6 or starts.gain[0] < MEDIUM_GAIN:
         return
     advice, candidates = larger(kernel, widest, starts.times)

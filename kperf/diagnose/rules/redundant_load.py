@@ -20,6 +20,7 @@ from kperf.diagnose.analyses.atomics import reads_atomics
 from kperf.diagnose.analyses.loops import read_by_wgmma
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, arithmetic_of_cta, bytes_or_mma_cycles
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
+from kperf.diagnose.analyses.stored import gain_without, stored_before
 from kperf.diagnose.analyses.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.analyses.warps import warps_of_row
 from kperf.diagnose.reading.accesses import Access
@@ -41,7 +42,13 @@ from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.reading.pointers import name_of, names_of
 from kperf.diagnose.reading.strides import next_cta
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import (
+    ELEMENTS_OF_THREAD,
+    LINE_BYTES,
+    MEDIUM_GAIN,
+    SECTOR_BYTES,
+    SEVERE_GAIN,
+)
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -98,10 +105,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 estimate=(gain, 1.0, _MOST),
             )
     yield from _past_l1(kernel)
+    of_stored = list(_stored_before(kernel))
+    yield from of_stored
+    stored = {one.source.line for one in of_stored}
     again = {}
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
-        if earlier is not None and not _is_apart_from_wgmma(kernel, earlier, later):
+        if earlier is not None and not _is_apart_from_wgmma(kernel, earlier, later) and _line(later) not in stored:
             again[later.operation.line] = earlier, later
     for earlier, later in again.values():
         before, names = frame_of(earlier.operation), names_of(later.value, kernel)
@@ -121,6 +131,52 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=(1.05, 1.0, 1.5) if no_room else (gain, 1.0, min(gain**3, 2.0)),
         )
+
+
+def _line(access: Access) -> int:
+    frame = frame_of(access.operation)
+    return frame.line if frame is not None else 0
+
+
+def _stored_before(kernel: Kernel) -> Iterator[Finding]:
+    """Of tiles that the CTA stored before it loads them, where no other CTA may have changed them."""
+    written = kernel.as_written
+    if written is None or _may_wait(kernel):
+        return
+    again = [(load, store) for load, store in stored_before(written) if not _PAST_L1.search(load.rest)]
+    likely = min(gain_without(kernel, written, [load for load, _ in again]), _CARRIED)
+    for load, store in again:
+        before = frame_of(store)
+        advice, fits = "use the tensor that was stored, in the type of its pointer, and leave out this load", True
+        if loops_around(store) != loops_around(load):
+            advice, fits = _row_of_stored(kernel, load)
+        gain = likely if fits else 1.05
+        yield kernel.finding(
+            RULE.id,
+            load,
+            "medium" if gain >= MEDIUM_GAIN else "low",
+            f"{', '.join(sorted(written.tensors_of(load)))} is read at the addresses at which line "
+            f"{before.line if before else 0} stored it: this CTA had the values in registers, and waits for them",
+            advice,
+            {"stored_line": before.line if before else 0},
+            confidence="medium",
+            estimate=(gain, 1.0, max(1.5 * gain, _CACHED)),
+        )
+
+
+def _row_of_stored(kernel: Kernel, load: Operation) -> tuple[str, bool]:
+    """How to keep what an earlier loop stores, and whether registers hold it; they are taken to, if nothing says it."""
+    frame = frame_of(load)
+    access = next((one for one in kernel.accesses if frame_of(one.operation) == frame), None)
+    row = _row_of(kernel, access, [access]) if access is not None else None
+    if row is not None and not row.fits:
+        return _BACKWARDS, False
+    tile = f"one tile of {row.tile} elements" if row is not None and row.elements else "one tile for the whole row"
+    return (
+        f"keep what the earlier loop stores in registers ({tile}, or a tile for each of a few iterations), and leave "
+        "out this load",
+        True,
+    )
 
 
 def _gain_of_one_less(kernel: Kernel, again: Access) -> float:

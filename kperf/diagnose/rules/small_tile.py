@@ -12,7 +12,7 @@ from kperf.diagnose.reading.masks import source
 from kperf.diagnose.reading.operations import LOADS, MMAS, loops_around, mma_shape, own
 from kperf.diagnose.reading.options import named, scaled
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import SMALL_TILE_SHARE
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN, SMALL_TILE_SHARE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -47,28 +47,33 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         ):
             continue
         done, wanted = known
-        m, n, _ = shapes[0]
-        side = larger_side(kernel, loop, m * n)
-        if done / wanted < SMALL_TILE_SHARE and side is not None:
+        m, n, depth = shapes[0]
+        tile = larger_tile(kernel, loop, (m, n), depth)
+        gain = min(wanted / done, _reuse(*tile) / _reuse(m, n)) if tile is not None else 1.0
+        if done / wanted < SMALL_TILE_SHARE and tile is not None and gain >= MEDIUM_GAIN:
             chosen, streamed = _is_chosen(kernel, loop), memory_bounds(kernel)
             hint = chosen or streamed
             yield kernel.finding(
                 RULE.id,
                 products[0],
-                "low" if hint else "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
+                "low"
+                if hint
+                else "high"
+                if done / wanted <= SMALL_TILE_SHARE * 0.75 and gain >= SEVERE_GAIN
+                else "medium",
                 f"with a tile of {m} x {n} the loop does {done:.0f} operations for each byte that it loads, and the "
                 f"tensor cores need {wanted:.0f} to be busy"
                 + (", although the launch's bytes take longer to come from device memory" if streamed else ""),
                 (f"if more than {m} rows have the same operand (tokens of an expert), " if chosen else "")
-                + f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > SMALL_SIDE)}), and autotune tiles "
-                "around this size",
+                + f"use tiles of {tile[0]} x {tile[1]} (num_warps=4{' or 8' * (max(tile) > SMALL_SIDE)}), and autotune "
+                "tiles around this size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
                 confidence="low" if hint else "medium",
-                estimate=(1.1, 1.0, wanted / done)
+                estimate=(1.1, 1.0, gain)
                 if chosen
                 else (1.05, 1.0, 1.5)
                 if streamed
-                else (min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
+                else (min(gain, 4.0) ** 0.8, min(gain**0.5, 1.2), gain),
                 candidates=[
                     tile | more
                     for factor in (2, 4)
@@ -156,15 +161,39 @@ def _is_chosen(kernel: Kernel, loop: Operation) -> bool:
     return any(access.value.loaded and not access.value.scattered for access in here)
 
 
-def larger_side(kernel: Kernel, loop: Operation, area: int) -> int | None:
-    """The side of the largest tile with which the launch still has a CTA for each SM; None where none is larger.
+def larger_tile(kernel: Kernel, loop: Operation, sides: tuple[int, int], depth: int) -> tuple[int, int] | None:
+    """The largest tile with which the launch still has a CTA for each SM; None where none is larger.
 
-    A loop around this one gives a CTA several tiles: then the number of tiles is not known, as without a launch.
+    A side that is as long as the problem stays as it is. A loop around this one gives a CTA several tiles: then the
+    number of tiles is not known, as without a launch.
     """
-    larger = (side for side in _SIDES if side * side > area)
+    given = _given(kernel, sides, depth)
+    tiles = [(sides[0] if given[0] else side, sides[1] if given[1] else side) for side in _SIDES]
+    larger = (tile for tile in tiles if math.prod(tile) > math.prod(sides))
     if kernel.grid is None or loops_around(loop):
         return next(larger, None)
-    return next((side for side in larger if math.prod(kernel.grid) * area >= H200.sms * side * side), None)
+    elements = math.prod(kernel.grid) * math.prod(sides)
+    return next((tile for tile in larger if elements >= H200.sms * math.prod(tile)), None)
+
+
+def _given(kernel: Kernel, sides: tuple[int, int], depth: int) -> tuple[bool, bool]:
+    """Of each side of a tile whether it is as long as the problem, such as a head: no step from tile to tile is.
+
+    Of two equal sides the second, where one constexpr of this length is a step and another one is none; but not where
+    the latter may be the product's depth.
+    """
+    used = kernel.tile_lengths
+    if used is None:
+        return False, False
+    whole = {value for name, value in kernel.configuration.items() if name in used.lengths - used.steps}
+    steps = {value for name, value in kernel.configuration.items() if name in used.steps}
+    first, second = (side in whole - steps for side in sides)
+    return first, second or (sides[0] == sides[1] != depth and sides[1] in whole)
+
+
+def _reuse(rows: int, columns: int) -> float:
+    """How often a product uses each element of its operands, times a number that is the same for all tiles."""
+    return rows * columns / (rows + columns)
 
 
 RULE = Rule("small-tile", "Tiles too small for the tensor cores", check, explained_by=("dot-on-fma",))
