@@ -229,8 +229,8 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     alone = [one.seconds for one in sweeps if spread.same_work(one) and cards[one.gpus[0].environment] == "e3f95cb6"]
     assert len(spread.gpus) == 2
     assert said(
-        f"On two H200s of one host, the {len(spread.places)} causal shapes of Fig. 12 took {spread.seconds:.0f} s, after "
-        f"{spread.start_s:.0f} s to start. One H200 alone took {min(alone):.0f} and {max(alone):.0f} s (two runs)."
+        f"On two H200s of one host, the {len(spread.places)} causal shapes of Fig. 12 took {spread.seconds:.0f} s, "
+        f"after {spread.start_s:.0f} s to start. One H200 alone took {min(alone):.0f} and {max(alone):.0f} s (two runs)."
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
@@ -347,8 +347,8 @@ def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
     counts = Counter(agreements)
     assert said(
         f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md). Samples agree "
-        f"with {counts['agrees']} of these {len(agreements)} findings, disagree with {counts['disagrees']}, and neither "
-        f"agree nor disagree with {counts['none']}"
+        f"with {counts['agrees']} of these {len(agreements)} findings, disagree with {counts['disagrees']}, and "
+        f"neither agree nor disagree with {counts['none']}"
     )
 
 
