@@ -230,7 +230,8 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     assert len(spread.gpus) == 2
     assert said(
         f"On two H200s of one host, the {len(spread.places)} causal shapes of Fig. 12 took {spread.seconds:.0f} s, "
-        f"after {spread.start_s:.0f} s to start. One H200 alone took {min(alone):.0f} and {max(alone):.0f} s (two runs)."
+        f"after {spread.start_s:.0f} s to start. One H200 alone took {min(alone):.0f} and {max(alone):.0f} s "
+        "(two runs)."
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
