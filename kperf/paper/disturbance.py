@@ -231,9 +231,9 @@ def markdown(folder: Path) -> str:
     head = (
         "kernel",
         "time of the original launch, ms",
-        "change of its time with all CTAs recorded",
+        "change of a launch's time with all CTAs recorded",
         "what recording all CTAs changes",
-        "change of its time with sampled CTAs recorded",
+        "change of a launch's time with sampled CTAs recorded",
         "confidence with all CTAs recorded, with sampled CTAs recorded",
     )
     return "\n".join([*lines, *md.table(head, table)])
