@@ -558,8 +558,8 @@ def _of_results(rows: Sequence[ProofRow]) -> list[str]:
         return []
     of_each = [f"{one.different} of {one.launches} launches of {name}" for name, one in found.items()]
     return [
-        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
-        f"wrong are those of {', '.join(of_each)}."
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of several launches: "
+        f"wrong results came from {', '.join(of_each)}."
     ]
 
 

@@ -191,8 +191,8 @@ def test_wrong_results_stand_where_a_gain_would():
     assert proof.cells(wrong)[-2:] == ("", "the results of 18 of 20 launches are wrong")
     assert proof.cells(right)[-2:] == ("", "no change was timed")
     assert (
-        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
-        "wrong are those of 18 of 20 launches of head, 0 of 20 launches of norm."
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of several launches: "
+        "wrong results came from 18 of 20 launches of head, 0 of 20 launches of norm."
     ) in proof.sentences([right, wrong])
 
 
