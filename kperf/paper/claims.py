@@ -301,7 +301,7 @@ def ours(outcome: Outcome) -> str:
     return value if outcome.interval is None else f"{value} ({between(*outcome.interval, outcome.claim.unit)})"
 
 
-_EXPECTED = {"paper": "the paper's", "ours": "goal"}
+_EXPECTED = {"paper": "the paper's value", "ours": "our goal"}
 """Over the column of what is expected."""
 
 _LETTER = {"paper": "C", "ours": "G"}
@@ -323,7 +323,7 @@ def markdown(results: Path, origin: Origin) -> str:
         for folder, outcomes in of_gpus.items()
         if any(outcome.value is not None for outcome in outcomes)
     }
-    head = ["claim", _EXPECTED[origin], *(f"ours on {gpu}: verdict" for gpu in known)]
+    head = ["claim", _EXPECTED[origin], *(f"our value on {gpu}: verdict" for gpu in known)]
     rows = [
         [f"{number}: {claim.statement}", expected(claim), *map(_judged, outcomes)]
         for (number, claim), *outcomes in zip(claims.items(), *known.values(), strict=True)
@@ -349,7 +349,7 @@ def _commands(claims: Mapping[str, Claim], of_gpus: Mapping[str, Sequence[Outcom
         recorded = (_recorded(outcomes, command) for outcomes in of_gpus.values())
         needs = f"{first.minutes} min, {first.hardware}"
         rows.append([f"`{command}`", _span(list(of_command)), needs, ", ".join(outputs), *recorded])
-    recorded_on = (f"recorded on {gpu} (UTC)" for gpu in of_gpus)
+    recorded_on = (f"measured on {gpu} (UTC day)" for gpu in of_gpus)
     return md.table(["command", "claims", "run time, hardware", f"output in `{_FOLDER}`", *recorded_on], rows)
 
 

@@ -231,9 +231,9 @@ def markdown(folder: Path) -> str:
     head = (
         "kernel",
         "time of the original launch, ms",
-        "change of its time with all CTAs recorded",
+        "change of a launch's time with all CTAs recorded",
         "what recording all CTAs changes",
-        "change of its time with sampled CTAs recorded",
+        "change of a launch's time with sampled CTAs recorded",
         "confidence with all CTAs recorded, with sampled CTAs recorded",
     )
     return "\n".join([*lines, *md.table(head, table)])
@@ -293,7 +293,7 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
         f"By this table, --ctas auto would choose sampled CTAs for {count} of {len(read)} kernels, and all CTAs for "
-        f"{len(read) - count}. Events change the time of the launch that --ctas auto takes by "
+        f"{len(read) - count}. With this choice, events change the time of a launch by "
         f"{_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."

@@ -202,7 +202,7 @@ def sentences(rows: Sequence[OperatorRow]) -> list[str]:
         f"{_kernels(worst['none'])} {agreeing(worst['none'], 'has', 'have')} no finding.",
         f"`--try` timed other configurations of {_kernels(len(tried))}. The fastest configuration makes "
         f"{_kernels(len(faster))} at least {FASTER - 1:.0%} faster{range_of_gains}; {_kernels(len(slower))} "
-        f"{agreeing(len(slower), 'becomes', 'become')} slower with each configuration that was timed.",
+        f"{agreeing(len(slower), 'becomes', 'become')} slower with every configuration that was timed.",
     ]
     if estimated:
         lines.append(

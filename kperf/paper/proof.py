@@ -518,9 +518,9 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     close, inside, kernels = count - len(off), count - len(outside), agreeing(count, "kernel", "kernels")
     return [
         f"For {close} of {count} faulty {kernels} ({close / count:.0%}), the estimated gain differs from the measured "
-        f"gain by a factor of at most {CLOSE}{_named('. They differ by a larger factor for', off)}.",
+        f"gain by a factor of at most {CLOSE}{_named('. The two gains differ by a larger factor for', off)}.",
         f"For {inside} of {count} faulty {kernels}, the measured gain lies in the interval of the estimate"
-        f"{_named('. It lies outside of the interval for', outside)}.",
+        f"{_named('. The measured gain lies outside of the interval for', outside)}.",
     ]
 
 
@@ -558,8 +558,8 @@ def _of_results(rows: Sequence[ProofRow]) -> list[str]:
         return []
     of_each = [f"{one.different} of {one.launches} launches of {name}" for name, one in found.items()]
     return [
-        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
-        f"wrong are those of {', '.join(of_each)}."
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of several launches: "
+        f"wrong results came from {', '.join(of_each)}."
     ]
 
 

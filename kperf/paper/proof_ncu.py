@@ -235,8 +235,8 @@ def sentences(rows: Sequence[NcuRow]) -> list[str]:
         with_line = sum(any(rule.names_line for rule in row.rules) for row in (*faulty, *clean))
         took_s = statistics.median(row.took_s for row in (*faulty, *clean))
         lines.append(
-            f"For {with_line or 'none'} of the {len(faulty) + len(clean)} kernels does the text of ncu's rules name a "
-            f"line of Python. To profile one launch, ncu takes {took_s:.1f} s in the median."
+            f"The text of ncu's rules names a line of Python for {with_line or 'none'} of the "
+            f"{len(faulty) + len(clean)} kernels. To profile one launch, ncu takes {took_s:.1f} s in the median."
         )
     return [*lines, f"ncu could not profile {', '.join(missing)}."] if missing else lines
 

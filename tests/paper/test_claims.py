@@ -350,8 +350,8 @@ def test_a_page_says_which_claims_a_command_measures_and_when_it_was_recorded(tm
     with_fig11_alone(tmp_path / "a100")
     _, _, table = markdown(tmp_path, "paper").partition("\n\n")
     assert table.splitlines() == [
-        "| command | claims | run time, hardware | output in `results/<gpu>` | recorded on A100 (UTC) "
-        "| recorded on H200 (UTC) |",
+        "| command | claims | run time, hardware | output in `results/<gpu>` | measured on A100 (UTC day) "
+        "| measured on H200 (UTC day) |",
         "|---|---|---|---|---|---|",
         "| `make fig12` | C1, C2 | 5 min, 1 GPU | `fig12.jsonl` | not recorded | 2026-11-24 |",
         "| `make fig11` | C3 to C5 | 3 min, 1 GPU | `fig11/` | 2026-11-24 | 2026-11-24 |",
@@ -406,7 +406,7 @@ def test_the_table_has_a_column_for_each_gpu_of_which_one_of_its_claims_is_recor
     (tmp_path / "l4" / "fig12.jsonl").touch()
     both = markdown(tmp_path, "paper").partition("\n\n")[0]
     head, line, *rows = [row.split(" | ") for row in both.splitlines()]
-    assert head[2:] == [f"ours on {gpu}: verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))]
+    assert head[2:] == [f"our value on {gpu}: verdict{end}" for gpu, end in (("A100", ""), ("H200", " |"))]
     assert line[0].count("---") == len(head)
     of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "of vanilla by tracing" in row[0])
     assert of_fig12[1:] == [
@@ -436,7 +436,7 @@ def test_the_table_of_a_gpu_of_which_no_claim_is_recorded_has_no_column_of_it(tm
     (tmp_path / "l4" / "fig12.jsonl").touch()
     table = markdown(tmp_path, "paper").partition("\n\n")[0]
     head, _, *rows = [row.split(" | ") for row in table.splitlines()]
-    assert head[1:] == ["the paper's |"]
+    assert head[1:] == ["the paper's value |"]
     assert len(rows) == sum(claim.origin == "paper" for claim in read_claims())
     assert {len(row) for row in rows} == {len(head)}
 

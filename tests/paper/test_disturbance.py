@@ -118,9 +118,8 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "norm has 40 registers and spills 0 bytes.",
         "Over the 2 kernels that can be sampled, events change the time of a launch by 11.5% on average and 20.0% at "
         "worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with sampled CTAs recorded.",
-        "By this table, --ctas auto would choose sampled CTAs for 2 of 3 kernels, and all CTAs for 1. Events change "
-        "the time of the launch that --ctas auto takes by 2.7% on average, 3.0% in the median and 5.0% at worst "
-        "(gemm).",
+        "By this table, --ctas auto would choose sampled CTAs for 2 of 3 kernels, and all CTAs for 1. With this "
+        "choice, events change the time of a launch by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
         "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
         "without events.",
         "kperf recorded all CTAs of the 1 kernel that cannot be sampled in two runs. The time of a launch with events, "

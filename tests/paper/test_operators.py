@@ -151,7 +151,7 @@ def test_kernels_are_counted_by_severity_and_gain():
         "The severest finding has severity high in 1 kernel, medium in 2 kernels, low in 0 kernels; 1 kernel has no "
         "finding.",
         "`--try` timed other configurations of 3 kernels. The fastest configuration makes 2 kernels at least 10% "
-        "faster (1.25 to 4.00 x, median 2.62 x); 1 kernel becomes slower with each configuration that was timed.",
+        "faster (1.25 to 4.00 x, median 2.62 x); 1 kernel becomes slower with every configuration that was timed.",
         "For 2 of 3 kernels, the estimated gain differs from the measured gain by a factor of at most 1.5.",
         "An operator that did not run: third.",
     ]

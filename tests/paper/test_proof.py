@@ -160,9 +160,9 @@ def test_totals_name_what_misses_them():
         "Of 3 clean kernels, 1 has no finding. The severest finding of a clean kernel has severity high in 1 (alarm: "
         "spills at line 3), medium in 0, low in 1 kernels. `--try` timed candidates on none of the clean kernels.",
         "For 1 of 2 faulty kernels (50%), the estimated gain differs from the measured gain by a factor of at most "
-        "1.5. They differ by a larger factor for first.",
-        "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. It lies outside of the "
-        "interval for first.",
+        "1.5. The two gains differ by a larger factor for first.",
+        "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. The measured gain "
+        "lies outside of the interval for first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",
         "With the advised change, 2 of 2 kernels become at least 10% faster, 0 gain less than 10%, and 0 become "
         "slower.",
@@ -191,8 +191,8 @@ def test_wrong_results_stand_where_a_gain_would():
     assert proof.cells(wrong)[-2:] == ("", "the results of 18 of 20 launches are wrong")
     assert proof.cells(right)[-2:] == ("", "no change was timed")
     assert (
-        "Findings say that these kernels may compute wrong results. `--try` compared the results of their launches: "
-        "wrong are those of 18 of 20 launches of head, 0 of 20 launches of norm."
+        "Findings say that these kernels may compute wrong results. `--try` compared the results of several launches: "
+        "wrong results came from 18 of 20 launches of head, 0 of 20 launches of norm."
     ) in proof.sentences([right, wrong])
 
 
@@ -217,7 +217,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
     )
     assert lines[1].endswith("`--try` timed candidates on 1 of the clean kernels.")
     inside = "For 2 of 3 faulty kernels, the measured gain lies in the interval of the estimate."
-    assert f"{inside} It lies outside of the interval for loses." in lines
+    assert f"{inside} The measured gain lies outside of the interval for loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),

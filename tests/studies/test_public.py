@@ -188,8 +188,8 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
     assert lines[5:7] == [
         "- By the 95% intervals of the gains, 2 changes make their operator at least 10% faster (2.00 to 4.00 x), 0 "
         "make it slower, and 1 does neither (1.05 x).",
-        "- Of the 2 kernels that become at least 10% faster, kperf's first or second finding named the faults of 1 of "
-        "them when each was first measured.",
+        "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of the 2 kernels "
+        "that become at least 10% faster.",
     ]
     assert lines[10:13] == [
         "| `unknown` (some/package ab12, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
