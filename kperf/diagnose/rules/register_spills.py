@@ -10,6 +10,7 @@ from kperf.diagnose.analyses.ends_of_spills import (
     options,
     shorter_tile,
 )
+from kperf.diagnose.analyses.identities import identity_products
 from kperf.diagnose.analyses.largest import Largest, largest_value
 from kperf.diagnose.analyses.loops import tile_bytes
 from kperf.diagnose.analyses.serialised import serialised
@@ -17,6 +18,7 @@ from kperf.diagnose.analyses.spills import Spills, spills
 from kperf.diagnose.analyses.vectors import hidden_in_loop
 from kperf.diagnose.analyses.warps import most_registers, warps_change, warps_repeat_work
 from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, own
 from kperf.diagnose.reading.options import MOST_WARPS, more_warps, scaled, with_option
 from kperf.diagnose.rule import Rule
@@ -24,6 +26,7 @@ from kperf.diagnose.rules.loads_not_pipelined import how_to_load_ahead, loaded_i
 from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REGISTER_BYTES
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
 
 _FEW = 0.5
@@ -80,6 +83,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         advice = f"first {first}; if values are still spilled, {advice}"
     elif repeated and severity == "medium":
         severity = "low"
+    for product in identity_products(kernel):
+        advice = f"{_without_identity(product)}; if values are still spilled, {advice}"
     tried = [one.change for one in after if not first or one.is_limit]
     more = [] if first or repeated else [warps_change(kernel, one["num_warps"]) for one in more_warps(kernel)]
     tried += [one for one in more if one not in tried]
@@ -96,6 +101,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         estimate=max(estimates, default=_HINT if severity == "low" else (1.1, 1.0, 1.3)),
         candidates=tried,
     )
+
+
+def _without_identity(product: Operation) -> str:
+    """What to do about a product that only keeps its operand in registers, for which other operands have no room."""
+    at = frame_of(product)
+    line = f" on line {at.line}" if at is not None else ""
+    return f"leave out the tl.dot with an identity matrix{line}, which only moves its other operand into registers"
 
 
 def _advice(kernel: Kernel, value: Largest | None, after: Sequence[Option], limit: int | None) -> str:
