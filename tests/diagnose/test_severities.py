@@ -1178,7 +1178,7 @@ def test_a_side_that_is_as_long_as_the_problem_stays_as_it_is(tmp_path, kernel, 
     finding = found(tmp_path, kernel, launch)["small-tile"]
     assert finding.advice.startswith(f"use tiles of {tile[0]} x {tile[1]} (num_warps=4 or 8)")
     assert finding.estimate.high == pytest.approx(math.prod(tile) / sum(tile) * (rows + columns) / (rows * columns))
-    assert any("D" in one for one in finding.candidates) == (128 * 128 == math.prod(tile))
+    assert any("D" in one for one in finding.candidates) == (math.prod(tile) == 128 * 128)
 
 
 def test_a_tile_of_which_both_sides_are_as_long_as_the_problem_is_not_small(tmp_path):
