@@ -260,6 +260,8 @@ def test_rows_that_are_gathered_and_multiplied_again(tmp_path, source, ratio):
     assert (finding.evidence["ratio"], finding.severity) == (ratio, "high")
     assert "x_ptr by w_ptr once" in finding.advice
     assert 1.5 <= finding.estimate.speedup <= ratio
+    assert finding.estimate.low <= finding.estimate.speedup <= finding.estimate.high <= 16
+    assert ("sums or differences" in finding.advice) == (source is not SAGE)
 
 
 @pytest.mark.parametrize(

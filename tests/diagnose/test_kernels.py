@@ -45,6 +45,8 @@ def diagnosis_of(path):
     kernel, *_ = inputs.read(str(path), (), SM_90A)
     found = diagnose(kernel)
     assert not [rule for rule, why in found.skipped.items() if FAILED in why]
+    estimates = [(one.id, one.estimate) for one in found.findings if one.estimate is not None]
+    assert [rule for rule, one in estimates if not one.low <= one.speedup <= one.high] == []
     return found
 
 

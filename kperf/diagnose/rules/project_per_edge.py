@@ -17,6 +17,7 @@ from kperf.trace.analyze.finding import Finding
 _AGAIN = 2.0
 """Products of the launch for each product of a row of the tensor with a matrix."""
 _MOST = 16.0
+"""Times as fast, at most: what is left gathers the products, and what bounds that is not modelled."""
 _LINEAR = ("arith.addf", "arith.subf", "arith.negf", "arith.extf", "arith.truncf", "tt.fp_to_fp", "tt.trans")
 """After which a product is the sum of the products of what goes in."""
 
@@ -55,7 +56,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     for mma in written.named(*MMAS):
         gathered = _gathered(written, mma)
         if gathered is not None and gathered.ratio >= _AGAIN and (gain := _gain(written, gathered)) >= MEDIUM_GAIN:
-            yield _finding(kernel, gathered, gain)
+            yield _finding(kernel, gathered, min(gain, _MOST))
 
 
 def _finding(kernel: Kernel, gathered: _Gathered, gain: float) -> Finding:
@@ -67,7 +68,12 @@ def _finding(kernel: Kernel, gathered: _Gathered, gain: float) -> Finding:
         f"the launch gathers rows of {gathered.tensor} by indices that it loads, and multiplies each of them by "
         f"{gathered.matrix}: {gathered.ratio:.0f} times as many products as there are rows ({rows})",
         f"multiply all rows of {gathered.tensor} by {gathered.matrix} once, with a GEMM before this kernel, and gather "
-        "rows of the product here: a product of sums or differences of rows is the sum or difference of their products",
+        "rows of the product here"
+        + (
+            ": a product of sums or differences of rows is the sum or difference of their products"
+            if len(gathered.loads) > 1
+            else ""
+        ),
         {"rows": rows, "ratio": gathered.ratio, "depth": gathered.depth},
         confidence="medium",
         estimate=(gain, min(gain**0.5, gathered.ratio), min(2 * gain, _MOST)),
