@@ -469,6 +469,12 @@ def test_one_warp_is_enough_where_an_sm_has_many_of_them(tmp_path):
     assert "too-few-warps" not in {one.id for one in diagnosis_of(script).findings}
     script.write_text(ONE_WARP.replace("8, 256", "16, 512").replace("// 256", "// 512").replace("(8,", "(16,"))
     assert "too-few-warps" in {one.id for one in diagnosis_of(script).findings}
+    loop = """
+    for k in range(0, 64, 32):
+        tile += tl.load(x + k + tl.arange(0, K))[:, None]
+    tl.store("""
+    script.write_text(ONE_WARP.replace("\n    tl.store(", loop))  # which asks for less than the tile before it
+    assert "too-few-warps" not in {one.id for one in diagnosis_of(script).findings}
 
 
 WIDE = """

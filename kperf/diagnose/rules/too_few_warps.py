@@ -79,7 +79,8 @@ def wide_row(kernel: Kernel) -> WideRow | None:
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
     # with as many bytes spilled as its elements take, a thread has the row in memory and not in registers
     much = each >= ELEMENTS_OF_THREAD and (kernel.num_warps < LEAST_WARPS_OF_ROW or spilled >= REGISTER_BYTES * each)
-    asked = bytes_at_once(kernel) * ctas(kernel) if kernel.resources is not None else 0
+    at_once = max(bytes_at_once(kernel), widest.tile_bytes)  # it may stand before the loop that asks for most
+    asked = at_once * ctas(kernel) if kernel.resources is not None else 0
     if not much and asked >= SM_BYTES_IN_FLIGHT:
         return None  # measured on an H200: 128 and 256 elements a thread, 0.89 x and 1.00 x with 32 warps
     return WideRow(widest, warps_of_row(kernel, widest.tensor.size), much)
