@@ -297,8 +297,8 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By this table, --ctas auto would record only some CTAs of {count} of the {len(read)} kernels, and all CTAs of "
-        f"{len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on average, "
+        f"By this table, --ctas auto would record only some CTAs of {count} of the {len(read)} kernels, and all CTAs "
+        f"of {len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -349,8 +349,8 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"kperf recorded all CTAs of {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs. The time "
-            "of a launch with events, divided by the time without events, differs between the two runs of a kernel by "
+            f"kperf recorded all CTAs of {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs. The "
+            "time of a launch with events, divided by the time without events, differs between the two runs of a kernel by "
             f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
@@ -389,7 +389,8 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
 
 def _with_all_alone(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that are recorded with events in all CTAs or not at all, and why."""
-    return [f"kperf could not record only some CTAs of {one.kernel}, because {_why(one)}." for one in rows if one.why_all]
+    alone = [one for one in rows if one.why_all]
+    return [f"kperf could not record only some CTAs of {one.kernel}, because {_why(one)}." for one in alone]
 
 
 def _why(row: DisturbanceRow) -> str:

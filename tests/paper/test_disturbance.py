@@ -123,8 +123,8 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "CTAs recorded.",
         "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
         "without events.",
-        "kperf recorded all CTAs of 1 kernel in two runs. The time of a launch with events, divided by the time without "
-        "events, differs between the two runs of a kernel by 5.3% in the median and 5.3% at most.",
+        "kperf recorded all CTAs of 1 kernel in two runs. The time of a launch with events, divided by the time "
+        "without events, differs between the two runs of a kernel by 5.3% in the median and 5.3% at most.",
         "Kernels that are faster with events, because events change what the compiler makes: gemm (-5.0% with all CTAs "
         "recorded, 32 registers instead of 40).",
     ]
