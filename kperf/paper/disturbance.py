@@ -298,7 +298,8 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
         f"By this table, --ctas auto would record only some CTAs of {count} of the {len(read)} kernels, and all CTAs "
-        f"of {len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on average, "
+        f"of {len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on "
+        "average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -350,8 +351,8 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
             f"kperf recorded all CTAs of {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs. The "
-            "time of a launch with events, divided by the time without events, differs between the two runs of a kernel by "
-            f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
+            "time of a launch with events, divided by the time without events, differs between the two runs of a "
+            f"kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 

@@ -297,7 +297,11 @@ def test_each_collection_has_a_section_of_its_own(tmp_path):
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     sections = public.sections(tmp_path / "h200")
-    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2"]
+    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2", "sped-up"]
+    assert sections["sped-up"].splitlines()[2:] == [
+        "| [second](#second-collection) | 2 | 1 | 0.0 | 2 | 1 |",
+        "| [first](#first-collection) | 1 | 1 | 0.0 | 1 | 1 |",
+    ]
     assert [sections["public"].count(f"`{name}`") for name in ("first_one", "by_hand")] == [0, 1]
     assert [sections["sped-up-1"].count(f"`{name}`") for name in ("first_one", "second_one")] == [1, 0]
     assert [sections["sped-up-2"].count(f"`{name}`") for name in ("first_one", "second_one", "second_too")] == [0, 1, 1]
@@ -307,7 +311,7 @@ def test_each_collection_has_a_section_of_its_own(tmp_path):
     write_sections(page, sections)
     assert page.read_text() == f"# Others\n<!-- sped-up-2 -->\n{sections['sped-up-2']}\n<!-- /sped-up-2 -->\n"
     page.write_text("# Nothing\n")
-    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2"):
+    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2, sped-up"):
         write_sections(page, sections)
 
 
