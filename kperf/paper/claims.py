@@ -304,6 +304,9 @@ def ours(outcome: Outcome) -> str:
 _EXPECTED = {"paper": "the paper's value", "ours": "our goal"}
 """Over the column of what is expected."""
 
+_MEASURED = {"paper": "claim", "ours": "quantity"}
+"""Over the column of what is measured."""
+
 _LETTER = {"paper": "C", "ours": "G"}
 """Before the number of a claim: C1, G12."""
 
@@ -323,7 +326,7 @@ def markdown(results: Path, origin: Origin) -> str:
         for folder, outcomes in of_gpus.items()
         if any(outcome.value is not None for outcome in outcomes)
     }
-    head = ["claim", _EXPECTED[origin], *(f"our value on {gpu}: verdict" for gpu in known)]
+    head = [_MEASURED[origin], _EXPECTED[origin], *(f"our value on {gpu}: verdict" for gpu in known)]
     rows = [
         [f"{number}: {claim.statement}", expected(claim), *map(_judged, outcomes)]
         for (number, claim), *outcomes in zip(claims.items(), *known.values(), strict=True)

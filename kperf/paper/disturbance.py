@@ -37,6 +37,7 @@ GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
 _SMALL = 0.01
 """A launch that events shorten by less is called as long as the original's."""
+_RECORDED: dict[Way, str] = {"all": "all CTAs recorded", "sampled": "only some CTAs recorded"}
 _LIMIT_S = 600
 
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
@@ -107,7 +108,7 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
     store = RecordStore(found.folder, "disturbance", ROWS)
     rows = newest_of_each(store.points())
     console.print(table(rows, stamp(store, rows, "recorded")))
-    for line in sentences(rows):
+    for line in (*sentences(rows), *_with_all_alone(rows)):
         console.print(line)
 
 
@@ -210,7 +211,10 @@ def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
 
 
 def markdown(folder: Path) -> str:
-    """A section of docs/accuracy.md: what it comes to, and a row a kernel. Raises `UsageError` for a broken record."""
+    """A section of docs/accuracy.md: what it comes to, a row a kernel, and which kernels cannot be recorded in part.
+
+    Raises `UsageError` for a broken record.
+    """
     store = RecordStore(folder, "disturbance", ROWS)
     rows = newest_of_each(store.points())
     cells: dict[tuple[bool, str, str], dict[Way, DisturbanceRow]] = {}
@@ -233,16 +237,17 @@ def markdown(folder: Path) -> str:
         "time of the original launch, ms",
         "change of a launch's time with all CTAs recorded",
         "what recording all CTAs changes",
-        "change of a launch's time with sampled CTAs recorded",
-        "confidence with all CTAs recorded, with sampled CTAs recorded",
+        "change of a launch's time with only some CTAs recorded",
+        "confidence with all CTAs recorded, with only some CTAs recorded",
     )
-    return "\n".join([*lines, *md.table(head, table)])
+    others = [f"- {line}" for line in _with_all_alone(rows)]
+    return "\n".join([*lines, *md.table(head, table), *(["", *others] if others else [])])
 
 
 def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
         return "not recorded"
-    return "not sampled" if row.why_all else f"{row.cost:+.1%}"
+    return "not possible" if row.why_all else f"{row.cost:+.1%}"
 
 
 def _changes(row: DisturbanceRow | None) -> str:
@@ -262,7 +267,7 @@ def _changes(row: DisturbanceRow | None) -> str:
 
 
 def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
-    """Both ways of the kernels of which a sample could be taken."""
+    """Both ways of the kernels that can be recorded in part."""
     kernels = {(one.origin, one.kernel) for one in rows if one.way == "sampled" and not one.why_all}
     costs = {
         way: [abs(one.cost) for one in rows if one.way == way and (one.origin, one.kernel) in kernels]
@@ -272,9 +277,9 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     every, sampled = costs["all"], costs["sampled"]
     return [
-        f"Over the {len(kernels)} kernels that can be sampled, events change the time of a launch by "
-        f"{statistics.fmean(every):.1%} on average and {max(every):.1%} at worst with all CTAs recorded, and by "
-        f"{statistics.fmean(sampled):.1%} on average and {max(sampled):.1%} at worst with sampled CTAs recorded."
+        f"Over the {len(kernels)} kernels of which kperf can record only some CTAs, events change the time of a "
+        f"launch by {statistics.fmean(every):.1%} on average and {max(every):.1%} at worst with all CTAs recorded, and "
+        f"by {statistics.fmean(sampled):.1%} on average and {max(sampled):.1%} at worst with only some CTAs recorded."
     ]
 
 
@@ -292,9 +297,9 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By this table, --ctas auto would choose sampled CTAs for {count} of {len(read)} kernels, and all CTAs for "
-        f"{len(read) - count}. With this choice, events change the time of a launch by "
-        f"{_mean(read):.1%} on average, "
+        f"By this table, --ctas auto would record only some CTAs of {count} of the {len(read)} kernels, and all CTAs "
+        f"of {len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on "
+        "average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -317,7 +322,7 @@ def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     key = worst.origin, worst.kernel
     left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Way)}
-    means = (f"{_mean(found):.1%} on average with {way} CTAs recorded" for way, found in left.items() if found)
+    means = (f"{_mean(found):.1%} on average with {_RECORDED[way]}" for way, found in left.items() if found)
     before, after = worst.original, worst.instrumented
     return [
         f"Without {worst.kernel}, events change the time of a launch by {' and by '.join(means)}. The instrumented "
@@ -345,10 +350,9 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"kperf recorded all CTAs of the {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} that cannot be "
-            "sampled in two runs. The time of a launch with events, divided by the time without events, differs "
-            f"between the two runs of a kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at "
-            "most."
+            f"kperf recorded all CTAs of {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs. The "
+            "time of a launch with events, divided by the time without events, differs between the two runs of a "
+            f"kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 
@@ -356,7 +360,7 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
 def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that events make faster, with the registers that the compiler gave."""
     named = [
-        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs recorded, {one.instrumented.registers} registers instead "
+        f"{one.kernel} ({one.cost:+.1%} with {_RECORDED[one.way]}, {one.instrumented.registers} registers instead "
         f"of {one.original.registers})"
         for one in rows
         if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
@@ -367,33 +371,38 @@ def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
 
 
 def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
-    """What it comes to beside the goals, and which kernels have no sample."""
-    lines = []
+    """What it comes to beside the goals; first with the CTAs that `--ctas auto`, the default, chooses."""
+    lines = _of_auto(rows)
     for way in get_args(Way):
         these = [one for one in rows if one.way == way]
         if these:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "met" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "not met"
             middle = statistics.median(abs(one.cost) for one in these)
-            others = " (or all CTAs, where a kernel cannot be sampled)" if way == "sampled" else ""
+            others = " (or all CTAs, where only some is not possible)" if way == "sampled" else ""
             lines.append(
-                f"With {way} CTAs recorded{others}, events change the time of a launch by {mean:.1%} on average over "
+                f"With {_RECORDED[way]}{others}, events change the time of a launch by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). The goals, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are {met}."
+                f"({worst.kernel}). Our goals, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are {met}."
             )
-    lines += [*_without_the_worst(rows), *_of_samples(rows), *_of_auto(rows), *_noise(rows), *_faster(rows)]
-    return lines + [f"kperf could not sample {one.kernel}: {_why(one)}." for one in rows if one.why_all]
+    return [*lines, *_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
+
+
+def _with_all_alone(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """Kernels that are recorded with events in all CTAs or not at all, and why."""
+    alone = [one for one in rows if one.why_all]
+    return [f"kperf could not record only some CTAs of {one.kernel}, because {_why(one)}." for one in alone]
 
 
 def _why(row: DisturbanceRow) -> str:
-    """Why there is no sample, for a reader who has not seen a kernel that holds both codes."""
+    """Why all CTAs are recorded, for a reader who has not seen a kernel that holds both codes."""
     words = row.why_all.replace(
         "beside the instrumented code its own code",
-        "compiled together with the instrumented code, the original code",
+        "the original code changes if it is compiled together with the instrumented code: it",
     )
-    words = re.sub(r", and ((?:at )?\d+) alone$", r", and \1 if it is compiled alone", words)
+    words = re.sub(r", and ((?:at )?\d+) alone$", r", and \1 if compiled alone", words)
     return re.sub(
         r"^of its (\d+) CTAs a sample has (\d+), and (\d+) are needed$",
-        r"a sample would have \2 of its \1 CTAs, and at least \3 are needed",
+        r"this would be \2 of its \1 CTAs, and at least \3 are needed",
         words,
     )

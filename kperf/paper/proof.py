@@ -516,9 +516,10 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     outside = [name for name, _, is_inside in estimated if not is_inside]
     count = len(estimated)
     close, inside, kernels = count - len(off), count - len(outside), agreeing(count, "kernel", "kernels")
+    apart = f". The two gains differ by a factor above {CLOSE} for"
     return [
         f"For {close} of {count} faulty {kernels} ({close / count:.0%}), the estimated gain differs from the measured "
-        f"gain by a factor of at most {CLOSE}{_named('. The two gains differ by a larger factor for', off)}.",
+        f"gain by a factor of at most {CLOSE}{_named(apart, off)}.",
         f"For {inside} of {count} faulty {kernels}, the measured gain lies in the interval of the estimate"
         f"{_named('. The measured gain lies outside of the interval for', outside)}.",
     ]

@@ -190,12 +190,14 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
 
 
 def sections(folder: Path) -> dict[str, str]:
-    """What pages show of a record, by the names of their marks: our changes, then each collection of others' ones."""
+    """What pages show of a record, by the names of their marks: our changes, others', counts of these."""
     found = {"public": markdown(folder)}
     for number in sorted({row.collection for row in recorded(folder).rows}):
         others = {f"sped-up-{number}": sped_up.markdown(folder, number)}
         others[f"followed-{number}"] = followed.markdown(folder, number)
         found |= {name: text for name, text in others.items() if text is not None}
+    if (summary := sped_up.summary(folder)) is not None:
+        found["sped-up"] = summary
     return found
 
 

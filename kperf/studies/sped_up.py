@@ -30,6 +30,12 @@ HEAD = (
     "input shape", "gain of the author's change", "outputs before and after",
 )  # fmt: skip
 
+_OF_COLLECTIONS = (
+    "collection", "kernels, with one fault each", "faults named", "faults named by chance",
+    "kernels that the author's change makes at least 10 % faster", "of these kernels, faults named",
+)  # fmt: skip
+_IN_WORDS = ("first", "second", "third", "fourth")
+
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     """A row a kernel, the largest gain first."""
@@ -63,7 +69,7 @@ def markdown(folder: Path, collection: int) -> str | None:
         *counts,
         f"- By chance the first two findings would name the faults of {by_chance(list(first.values())):.1f} kernels: "
         "this is the average if each kernel had the findings of another kernel.",
-        f"- No rule of kperf looks for {unruled} of the {len(rows)} faults. {several} of the faults "
+        f"- {_looked_for(unruled, len(rows))} {several} of the faults "
         f"{agreeing(several, 'counts', 'count')} as named if any of several rules names "
         f"{agreeing(several, 'it', 'them')}.",
         f"- {came_of(rows)}",
@@ -76,10 +82,33 @@ def markdown(folder: Path, collection: int) -> str | None:
     return "\n".join(lines)
 
 
+def summary(folder: Path) -> str | None:
+    """The table at the top of docs/sped_up.md: a row a collection as it was first measured, the newest first.
+
+    None if none is recorded.
+    """
+    rows = [row for row in recorded(folder).rows if row.faults]
+    collections = sorted({row.collection for row in rows}, reverse=True)
+    cells = []
+    for number in collections:
+        first = first_recorded(folder, number)
+        gained = [first[row.name] for row in rows if row.collection == number and is_faster(row)]
+        word = _IN_WORDS[number - 1]
+        counts = len(first), named(first.values()), f"{by_chance(list(first.values())):.1f}"
+        cells.append([f"[{word}](#{word}-collection)", *map(str, counts), str(len(gained)), str(named(gained))])
+    return "\n".join(md.table(_OF_COLLECTIONS, cells)) if cells else None
+
+
 def first_recorded(folder: Path, collection: int) -> dict[str, PublicRow]:
     """By its name, each kernel of a collection as it was first measured."""
     rows = reversed(RecordStore(folder, "public", ROWS).points())
     return {row.name: row for row in rows if row.faults and row.collection == collection}
+
+
+def _looked_for(unruled: int, faults: int) -> str:
+    if not unruled:
+        return f"A rule of kperf looks for each of the {faults} faults."
+    return f"No rule of kperf looks for {unruled} of the {faults} faults."
 
 
 def _counted(rows: Sequence[PublicRow], when: str) -> str:

@@ -160,7 +160,7 @@ def test_totals_name_what_misses_them():
         "Of 3 clean kernels, 1 has no finding. The severest finding of a clean kernel has severity high in 1 (alarm: "
         "spills at line 3), medium in 0, low in 1 kernels. `--try` timed candidates on none of the clean kernels.",
         "For 1 of 2 faulty kernels (50%), the estimated gain differs from the measured gain by a factor of at most "
-        "1.5. The two gains differ by a larger factor for first.",
+        "1.5. The two gains differ by a factor above 1.5 for first.",
         "For 1 of 2 faulty kernels, the measured gain lies in the interval of the estimate. The measured gain "
         "lies outside of the interval for first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 was made by hand.",

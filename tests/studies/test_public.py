@@ -131,11 +131,13 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
         "- 7 changes were timed. By the 95% intervals of the gains, 3 changes make their operator at least 10% "
-        "faster (1.25 to 2.00 x), 1 makes it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). 1 change is not "
+        "faster (1.25 to 2.00 x), 1 makes it slower (0.80 x), and 2 make it neither faster by 10% nor slower "
+        "(0.91 to 1.05 x). 1 change is not "
         "counted, because it changes the operator's outputs.",
         "- `kperf diagnose` reports a finding on 1 of the 3 operators that became at least 10% faster.",
         "- 2 of the 7 changes follow a finding of `kperf diagnose`. By the 95% intervals of the gains, 1 change makes "
-        "its operator at least 10% faster (2.00 x), 0 make it slower, and 0 do neither. 1 change is not counted, "
+        "its operator at least 10% faster (2.00 x), 0 make it slower, and 0 make it neither faster by 10% nor slower. "
+        "1 change is not counted, "
         "because it changes the operator's outputs.",
     ]
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
@@ -187,7 +189,7 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
     ]
     assert lines[5:7] == [
         "- By the 95% intervals of the gains, 2 changes make their operator at least 10% faster (2.00 to 4.00 x), 0 "
-        "make it slower, and 1 does neither (1.05 x).",
+        "make it slower, and 1 makes it neither faster by 10% nor slower (1.05 x).",
         "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of the 2 kernels "
         "that become at least 10% faster.",
     ]
@@ -252,7 +254,8 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
     assert lines[2:5] == [
         "- 3 of the 4 kernels were changed as their findings advise, some in two ways: 4 changes. By the 95% intervals "
         "of the gains, 2 changes make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), "
-        "and 0 do neither. 1 change is not counted, because it changes the operator's outputs.",
+        "and 0 make it neither faster by 10% nor slower. 1 change is not counted, because it changes the operator's "
+        "outputs.",
         "- The geometric mean of the 4 kernels' gains is 1.68 x by the faster change of each kernel, 1.19 x by the "
         "first change of each kernel, and 2.83 x by the authors' changes. In these means a kernel counts as 1 x if "
         "nothing was changed, if the change makes it slower, or if the change changes its outputs.",
@@ -297,7 +300,11 @@ def test_each_collection_has_a_section_of_its_own(tmp_path):
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     sections = public.sections(tmp_path / "h200")
-    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2"]
+    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2", "sped-up"]
+    assert sections["sped-up"].splitlines()[2:] == [
+        "| [second](#second-collection) | 2 | 1 | 0.0 | 2 | 1 |",
+        "| [first](#first-collection) | 1 | 1 | 0.0 | 1 | 1 |",
+    ]
     assert [sections["public"].count(f"`{name}`") for name in ("first_one", "by_hand")] == [0, 1]
     assert [sections["sped-up-1"].count(f"`{name}`") for name in ("first_one", "second_one")] == [1, 0]
     assert [sections["sped-up-2"].count(f"`{name}`") for name in ("first_one", "second_one", "second_too")] == [0, 1, 1]
@@ -307,7 +314,7 @@ def test_each_collection_has_a_section_of_its_own(tmp_path):
     write_sections(page, sections)
     assert page.read_text() == f"# Others\n<!-- sped-up-2 -->\n{sections['sped-up-2']}\n<!-- /sped-up-2 -->\n"
     page.write_text("# Nothing\n")
-    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2"):
+    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2, sped-up"):
         write_sections(page, sections)
 
 
