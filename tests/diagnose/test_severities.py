@@ -1128,17 +1128,23 @@ def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 
 
 @pytest.mark.parametrize(
-    ("choice", "severity"), [("tl.load(chosen + tl.program_id(1))", "low"), ("tl.program_id(1) // 64", "high")]
+    ("choice", "experts", "severity"),
+    [
+        ("tl.load(chosen + tl.program_id(1))", 64, "low"),  # 4 CTAs an expert, where a larger tile joins 8
+        ("tl.load(chosen + tl.program_id(1))", 4, "high"),  # 64 of them
+        ("tl.program_id(1) // 64", 4, "high"),
+    ],
 )
-def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, severity):
+def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, experts, severity):
     launch = (
-        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty(4, 2048, 2048, {BF16})\n"
+        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty({experts}, 2048, 2048, {BF16})\n"
         'chosen = torch.empty(256, device="cuda", dtype=torch.int32)\n'
         "experts[(64, 256)](a, w, chosen, c, 2048, 2048, 16, 32, 64, num_warps=4)"
     )
     finding = found(tmp_path, EXPERTS.replace("CHOICE", choice), launch)["small-tile"]
     assert finding.severity == severity
     assert finding.advice.startswith("if more than 16 rows have the same operand") == (severity == "low")
+    assert finding.advice.startswith("many CTAs with other rows") == (severity == "high" and "tl.load" in choice)
 
 
 HEADS_OF_TOKENS = """
