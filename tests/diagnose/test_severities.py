@@ -1114,6 +1114,22 @@ def test_an_iteration_of_few_keys_rescales_its_sum_for_them(tmp_path, keys, summ
         assert (finding.severity, finding.estimate.speedup) == ("medium", pytest.approx(2**0.5))
 
 
+def test_exp_beside_mmas_costs_the_issue_slots_that_exp2_does_not_take(tmp_path):
+    """Of 8192 scores four instructions each are 256 cycles, beside 1575 of MMAs and some 900 of arithmetic."""
+    kernel = ATTENTION_OF_KEYS.replace("KEYS", "(n + rn)").replace(
+        "SUM", "acc = acc * scale[:, None] + tl.dot(p.to(tl.bfloat16), value)"
+    )
+    launch = (
+        f"q, k, v, o = (torch.empty(65536, 128, {BF16}) for _ in range(4))\n"
+        "attended[(512,)](q, k, v, o, 4096, 128, 128, 64, num_warps=8)"
+    )
+    finding = found(tmp_path, kernel, launch)["slow-math"]
+    gain = (1575 + 900) / (1575 + 900 - 256)
+    assert (finding.severity, finding.estimate.low) == ("low", 1.0)
+    assert finding.estimate.speedup == pytest.approx(gain, rel=0.02)
+    assert finding.estimate.high == pytest.approx(2 * gain - 1, rel=0.04)
+
+
 EXPERTS = """
 def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
