@@ -93,11 +93,11 @@ def test_a_branch_that_arguments_alone_decide_can_be_the_compilers(tmp_path, con
 
 
 def test_an_iteration_waits_once_more_for_each_branch_with_loads(tmp_path):
-    """Two CTAs of an SM multiply for 394 cycles, and load for 256, after 1200 of waiting."""
+    """Two CTAs of an SM multiply for 394 cycles, and load for 256, after 1200 of waiting. The launch takes little."""
     once, twice = (either(tmp_path, "N % 128 == 0", f"{one} % 128 == 0")["loads-not-pipelined"] for one in "NK")
     assert once.severity == twice.severity == "high"
-    assert once.estimate.speedup == pytest.approx((1200 + 394 + 256) / (2 * 394), rel=0.01)
-    assert twice.estimate.speedup == pytest.approx((2 * 1200 + 394 + 256) / (2 * 394), rel=0.01)
+    assert once.estimate.speedup == pytest.approx((1200 + 394 + 256) / (2 * 394), rel=0.02)
+    assert twice.estimate.speedup == pytest.approx((2 * 1200 + 394 + 256) / (2 * 394), rel=0.02)
 
 
 def test_the_two_sides_of_a_branch_load_no_bytes_twice(tmp_path):

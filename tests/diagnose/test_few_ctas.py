@@ -106,6 +106,33 @@ def test_few_ctas_are_severe_where_they_work_for_longer_than_launches_take(tmp_p
     assert found(tmp_path, text)["launch-too-small"].severity == severity
 
 
+SCALED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def scaled(x, y, LENGTH, B: tl.constexpr):
+    for start in range(0, LENGTH, B):
+        at = tl.program_id(0) * LENGTH + start + tl.arange(0, B)
+        tl.store(y + at, 2.0 * tl.load(x + at))
+
+x, y = torch.empty(2, 1 << 26, device="cuda", dtype=torch.bfloat16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "severity", "speedup"),
+    [
+        (SUMS + "sums[(64,)](x, y, 1 << 18, 1024)", "medium", (132 / 64) ** 0.65),  # 13 us, and their sums
+        (SCALED + "scaled[(64,)](x, y, 1 << 18, 1024)", "high", (132 / 64) ** 0.9),  # 26 us, and nothing to sum
+        (SCALED + "scaled[(64,)](x, y, 1 << 13, 1024)", "medium", (132 / 64) ** 0.9),  # 0.8 us: less than a launch
+    ],
+)
+def test_iterations_that_store_their_own_results_need_no_second_launch(tmp_path, text, severity, speedup):
+    one = found(tmp_path, text)["launch-too-small"]
+    assert one.severity == severity
+    assert one.estimate.speedup == pytest.approx(speedup, rel=0.01)
+
+
 @pytest.mark.parametrize(("elements", "severity"), [(1 << 26, "high"), (1 << 16, "medium")])
 def test_a_loop_that_data_ends_may_load_a_share_of_its_tensor(tmp_path, elements, severity):
     """As attention over a cache whose rows are counted on the GPU."""

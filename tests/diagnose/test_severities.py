@@ -1114,6 +1114,22 @@ def test_an_iteration_of_few_keys_rescales_its_sum_for_them(tmp_path, keys, summ
         assert (finding.severity, finding.estimate.speedup) == ("medium", pytest.approx(2**0.5))
 
 
+def test_exp_beside_mmas_costs_the_issue_slots_that_exp2_does_not_take(tmp_path):
+    """Of 8192 scores four instructions each are 256 cycles, beside 1575 of MMAs and some 900 of arithmetic."""
+    kernel = ATTENTION_OF_KEYS.replace("KEYS", "(n + rn)").replace(
+        "SUM", "acc = acc * scale[:, None] + tl.dot(p.to(tl.bfloat16), value)"
+    )
+    launch = (
+        f"q, k, v, o = (torch.empty(65536, 128, {BF16}) for _ in range(4))\n"
+        "attended[(512,)](q, k, v, o, 4096, 128, 128, 64, num_warps=8)"
+    )
+    finding = found(tmp_path, kernel, launch)["slow-math"]
+    gain = (1575 + 900) / (1575 + 900 - 256)
+    assert (finding.severity, finding.estimate.low) == ("low", 1.0)
+    assert finding.estimate.speedup == pytest.approx(gain, rel=0.02)
+    assert finding.estimate.high == pytest.approx(2 * gain - 1, rel=0.04)
+
+
 EXPERTS = """
 def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
@@ -1128,17 +1144,23 @@ def experts(a, w, chosen, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 
 
 @pytest.mark.parametrize(
-    ("choice", "severity"), [("tl.load(chosen + tl.program_id(1))", "low"), ("tl.program_id(1) // 64", "high")]
+    ("choice", "experts", "severity"),
+    [
+        ("tl.load(chosen + tl.program_id(1))", 64, "low"),  # 4 CTAs an expert, where a larger tile joins 8
+        ("tl.load(chosen + tl.program_id(1))", 4, "high"),  # 64 of them
+        ("tl.program_id(1) // 64", 4, "high"),
+    ],
 )
-def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, severity):
+def test_of_the_rows_of_an_expert_there_may_be_few(tmp_path, choice, experts, severity):
     launch = (
-        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty(4, 2048, 2048, {BF16})\n"
+        f"(a, c), w = torch.empty(2, 4096, 2048, {BF16}), torch.empty({experts}, 2048, 2048, {BF16})\n"
         'chosen = torch.empty(256, device="cuda", dtype=torch.int32)\n'
         "experts[(64, 256)](a, w, chosen, c, 2048, 2048, 16, 32, 64, num_warps=4)"
     )
     finding = found(tmp_path, EXPERTS.replace("CHOICE", choice), launch)["small-tile"]
     assert finding.severity == severity
     assert finding.advice.startswith("if more than 16 rows have the same operand") == (severity == "low")
+    assert finding.advice.startswith("many CTAs with other rows") == (severity == "high" and "tl.load" in choice)
 
 
 HEADS_OF_TOKENS = """

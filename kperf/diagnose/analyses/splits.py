@@ -46,7 +46,7 @@ def _of_loop(kernel: Kernel, loop: Operation, times: int) -> str:
     place = f"the loop on line {frame.line}" if frame is not None else "the loop"
     if parts := _parts(kernel, loop):
         return f"let more of them share {place}, with {' or '.join(f'{one}={now * times}' for one, now in parts)}"
-    results = any(name.partition("#")[0] in loop.results for op in kernel.operations for name in op.operands)
+    results = _has_results(kernel, loop)
     maxima = any(op.name in _MAXIMA for op in own(loop))
     added = ", ".join(_added_in_memory(kernel, loop))
     return (
@@ -55,6 +55,17 @@ def _of_loop(kernel: Kernel, loop: Operation, times: int) -> str:
         + (", with sums rescaled to the largest maximum" if results and maxima else "")
         + (f", and add to {added} by tl.atomic_add" if added else "")
     )
+
+
+def has_parts_apart(kernel: Kernel, times: int) -> bool:
+    """Whether CTAs can take parts of a loop whose iterations leave nothing to combine: each stores its own results."""
+    loop = next((one for one in kernel.named(*LOOPS) if can_be_split(kernel, one, times)), None)
+    return loop is not None and not _has_results(kernel, loop) and not _added_in_memory(kernel, loop)
+
+
+def _has_results(kernel: Kernel, loop: Operation) -> bool:
+    """Whether anything reads what a loop hands on."""
+    return any(name.partition("#")[0] in loop.results for op in kernel.operations for name in op.operands)
 
 
 def _added_in_memory(kernel: Kernel, loop: Operation) -> list[str]:

@@ -14,7 +14,7 @@ from kperf.diagnose.analyses.occupancy import (
     mma_cycles,
     moved_bytes,
 )
-from kperf.diagnose.analyses.splits import can_be_split, combines, further
+from kperf.diagnose.analyses.splits import can_be_split, combines, further, has_parts_apart
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, own
@@ -25,6 +25,10 @@ from kperf.trace.analyze.finding import Finding, Level
 
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
+
+_LIKELY_APART = 0.9
+"""The same where CTAs take iterations that leave nothing to combine: 3.4 x of 4.1, and 2.5 x of 2.1, as a second CTA on
+an SM works while the first waits (H200)."""
 
 _MOSTLY = 2
 """Times as long as it works for which a CTA waits, so that others beside it on its SM take nothing away from it."""
@@ -47,8 +51,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     if not has_idle and of_chains < SEVERE_GAIN:
         return  # to split the work costs more than a few SMs give
     most = min(sms / count, _gain_of_one_pass(kernel, count))
-    likely = min((sms / count) ** _LIKELY, most)
-    severity = _severity(kernel, max(likely, of_chains))
+    apart = has_parts_apart(kernel, math.ceil(sms / count))
+    likely = min((sms / count) ** (_LIKELY_APART if apart else _LIKELY), most)
+    severity = _severity(kernel, max(likely, of_chains), apart=apart)
     if count == 1:
         likely, most = (_beside_launch(kernel, gain) for gain in (likely, most))
     is_hidden = of_chains > likely
@@ -70,10 +75,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-def _severity(kernel: Kernel, gain: float) -> Level:
-    """Severe where the split is worth it however it is done: the sums of several CTAs may take another launch."""
+def _severity(kernel: Kernel, gain: float, *, apart: bool) -> Level:
+    """Severe where the split is worth it however it is done: the sums of several CTAs may take another launch.
+
+    apart: whether nothing is left to sum, so that the launch's own time is all that stays.
+    """
     if gain < MEDIUM_GAIN:
         return "low"
+    if apart:
+        return "high" if _beside_launch(kernel, gain) >= SEVERE_GAIN else "medium"
     lasting = _lasting_ms(kernel)
     return "high" if lasting >= SEVERE_GAIN * (lasting / gain + LAUNCH_MS) else "medium"
 

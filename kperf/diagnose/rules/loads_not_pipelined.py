@@ -32,7 +32,7 @@ from kperf.diagnose.analyses.vectors import (
     split_by_mask,
     wrapped,
 )
-from kperf.diagnose.analyses.waits import gain_of_loads_ahead
+from kperf.diagnose.analyses.waits import cycles_beside_loops, iteration_of
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -137,7 +137,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 stride = _stride(kernel, op)
                 hidden = _is_hidden(kernel, loop)
                 covered = resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
-                gain, most = (one * _wider(kernel, loop, op) for one in _gain(kernel, loop))
+                gain, most = _gain(kernel, loop, _wider(kernel, loop, op))
                 line = loop_line(kernel, loop, op)
                 yield kernel.finding(
                     RULE.id,
@@ -220,27 +220,25 @@ def _severity(kernel: Kernel, loop: Operation, gain: float) -> Level:
     return LEVELS[min(level + (own_stages(kernel, loop) in UNPIPELINED), len(LEVELS) - 1)]
 
 
-def _gain(kernel: Kernel, loop: Operation) -> tuple[float, float]:
-    """The likely and the most gain of the kernel, of whose loops with MMAs some load ahead and run as long.
+def _gain(kernel: Kernel, loop: Operation, wider: float) -> tuple[float, float]:
+    """The likely and the most gain of the kernel, whose loops with MMAs that load ahead run as long as before.
 
     The loops that wait for the same reason gain together: those to which the launch gives their stages, or those that
-    set their own.
+    set their own. wider: what larger pieces give the loop besides.
     """
-    bytes_of = {
-        one.line: loaded_bytes(kernel, own(one)) * times_of(kernel, one)
-        for one in kernel.main_loops
-        if any(op.name in MMAS for op in own(one))
-    }
+    multiplying = [one for one in kernel.main_loops if any(op.name in MMAS for op in own(one))]
+    bytes_of = {one.line: loaded_bytes(kernel, own(one)) * times_of(kernel, one) for one in multiplying}
     alike = [
         one.line
-        for one in kernel.main_loops
-        if one.line in bytes_of
-        and (own_stages(kernel, one) in UNPIPELINED) == (own_stages(kernel, loop) in UNPIPELINED)
+        for one in multiplying
+        if (own_stages(kernel, one) in UNPIPELINED) == (own_stages(kernel, loop) in UNPIPELINED)
         and _waited_for(kernel, one)
     ]
     moved = sum(bytes_of.values())
     share = sum(bytes_of[line] for line in alike) / moved if moved else 1.0
-    ahead = _gain_of_loop(kernel, loop) * gain_without_spills(kernel)
+    besides = gain_without_spills(kernel) * wider
+    ahead = _gain_of_loop(kernel, loop) * besides
+    share *= _share_of_loops(kernel, loop, besides, multiplying)
     likely, most = (1 / (1 - share + share / gain) for gain in (ahead, _SPREAD * ahead))
     return likely, most
 
@@ -249,7 +247,20 @@ def _gain_of_loop(kernel: Kernel, loop: Operation) -> float:
     """Of the loop alone, by its loads."""
     if kernel.resources is None or kernel.grid is None:
         return _LIKELY
-    return gain_of_loads_ahead(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel))
+    return iteration_of(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel)).gain
+
+
+def _share_of_loops(kernel: Kernel, loop: Operation, slower: float, among: Iterable[Operation]) -> float:
+    """Of a CTA's time, in which it is in one of these loops, whose iterations take as long as this loop's.
+
+    slower: times as long as by its waits alone that an iteration takes. 1 where it is not known how often one runs.
+    """
+    counts = [kernel.times(one) * (kernel.typical_iterations(one) or math.inf) for one in among]
+    if kernel.resources is None or kernel.grid is None or math.inf in counts:
+        return 1.0
+    waiting = iteration_of(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel)).waiting
+    looping = slower * waiting * sum(counts)
+    return looping / (looping + cycles_beside_loops(kernel))
 
 
 def _is_hidden(kernel: Kernel, loop: Operation) -> bool:

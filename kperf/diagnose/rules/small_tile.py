@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, operations
 from kperf.diagnose.analyses.kept import kept_of_products
 from kperf.diagnose.analyses.loops import carried, intensity
+from kperf.diagnose.analyses.traffic import asked_bytes, tensor_bytes
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.masks import source
@@ -19,6 +20,8 @@ from kperf.trace.analyze.finding import Finding
 
 SMALL_SIDE = 64
 """Where one side of the product is longer than this, the other is short because the problem is."""
+_SHARED = 2
+"""Times as many CTAs as a larger tile joins, that load a tile: then most larger tiles are full. Not measured."""
 _SIDES = (128, 64)
 """Of the tiles that are advised, the best first."""
 _SHALLOW_BYTES = 32
@@ -51,7 +54,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         tile = larger_tile(kernel, loop, (m, n), depth)
         gain = min(wanted / done, _reuse(*tile) / _reuse(m, n)) if tile is not None else 1.0
         if done / wanted < SMALL_TILE_SHARE and tile is not None and gain >= MEDIUM_GAIN:
-            chosen, streamed = _is_chosen(kernel, loop), memory_bounds(kernel)
+            sharing = _sharing(kernel, loop)
+            chosen, streamed = 0 < sharing < _SHARED * tile[0] / m, memory_bounds(kernel)
             hint = chosen or streamed
             yield kernel.finding(
                 RULE.id,
@@ -64,7 +68,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"with a tile of {m} x {n} the loop does {done:.0f} operations for each byte that it loads, and the "
                 f"tensor cores need {wanted:.0f} to be busy"
                 + (", although the launch's bytes take longer to come from device memory" if streamed else ""),
-                (f"if more than {m} rows have the same operand (tokens of an expert), " if chosen else "")
+                f"if more than {m} rows have the same operand (tokens of an expert), " * chosen
+                + "many CTAs with other rows load the same operand: " * (sharing > 0 and not chosen)
                 + f"use tiles of {tile[0]} x {tile[1]} (num_warps=4{' or 8' * (max(tile) > SMALL_SIDE)}), and autotune "
                 "tiles around this size",
                 {"operations_per_byte": done, "rows": m, "columns": n},
@@ -155,10 +160,21 @@ def _depth(loop: Operation, mma: Operation) -> int:
     return sum(shape[2] for op in parts if (shape := mma_shape(op)) is not None)
 
 
-def _is_chosen(kernel: Kernel, loop: Operation) -> bool:
-    """Whether an operand is one of several, which a loaded number chooses: it may have few rows, as in decoding."""
+def _sharing(kernel: Kernel, loop: Operation) -> float:
+    """CTAs of the launch that load each tile of an operand that a loaded number chooses, in the mean; 0 without one.
+
+    Such an operand, as the weights of an expert, may have few rows, as in decoding, or those of many CTAs. 1 where the
+    launch does not say how long its tensor is.
+    """
     here = [access for access in kernel.accesses if access.operation.name in LOADS and access.operation in own(loop)]
-    return any(access.value.loaded and not access.value.scattered for access in here)
+    chosen = [access.operation for access in here if access.value.loaded and not access.value.scattered]
+    return min((_asked_times(kernel, op) for op in chosen), default=0.0)
+
+
+def _asked_times(kernel: Kernel, op: Operation) -> float:
+    """How often the launch loads each byte of a tensor by this load, in the mean; 1 where that is not known."""
+    whole = sum(tensor_bytes(kernel, name) for name in kernel.tensors_of(op))
+    return max(asked_bytes(kernel, op) / whole, 1.0) if whole and kernel.grid is not None else 1.0
 
 
 def larger_tile(kernel: Kernel, loop: Operation, sides: tuple[int, int], depth: int) -> tuple[int, int] | None:
