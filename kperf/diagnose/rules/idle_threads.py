@@ -30,16 +30,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _of_threads(kernel: Kernel) -> Iterator[Finding]:
-    widest = max(kernel.accesses, key=_weight, default=None)
+    widest = max(kernel.accesses, key=lambda access: _weight(kernel, access), default=None)
     threads = kernel.threads
     if widest is None:
         return
-    elements = widest.asked_bytes // widest.tensor.bytes
+    elements = kernel.kept_at_launch(widest)
     masked = elements < min(widest.tensor.size, threads)
     if (elements > threads // 2 if masked else elements >= threads) or _is_computed_wider(kernel, widest):
         return
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
-    warps = warps_of_vectors(kernel, widest.asked_bytes)
+    warps = warps_of_vectors(kernel, elements * widest.tensor.bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
     starts = starts_of(kernel)
     fewer = [with_option(kernel, f"num_warps={warps}")] if warps < kernel.num_warps else []
@@ -47,7 +47,8 @@ def _of_threads(kernel: Kernel) -> Iterator[Finding]:
         gain, others = starts.gain, f"{others}; {starts.words}"
         more = larger(kernel, widest, starts.times)[0]
     else:
-        gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
+        size = sum(kernel.kept_at_launch(access) * access.tensor.bytes for access in loads)
+        gain = gain_of_more_bytes(kernel, size) if loads else (2.0, 1.0, 4.0)
         more = "let a CTA work on several rows"
         more += "" if holds_all(kernel, widest) else ", or on a larger BLOCK"
     yield kernel.finding(
@@ -109,9 +110,9 @@ def _has_idle_sms(kernel: Kernel) -> bool:
     return all(map(kernel.runs_once, loops)) and kernel.grid is not None and math.prod(kernel.grid) < H200.sms
 
 
-def _weight(access: Access) -> tuple[int, int]:
+def _weight(kernel: Kernel, access: Access) -> tuple[int, int]:
     """What a loop asks for in each iteration counts more than what is asked for once."""
-    return access.asked_bytes // access.tensor.bytes, len(loops_around(access.operation))
+    return kernel.kept_at_launch(access), len(loops_around(access.operation))
 
 
 def _is_computed_wider(kernel: Kernel, widest: Access) -> bool:
