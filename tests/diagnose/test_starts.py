@@ -243,3 +243,43 @@ def test_a_cta_starts_as_soon_as_in_recorded_launches(gpu, kernel, ctas, written
     assert of_each == pytest.approx(H200_CTA_NS, rel=0.01)
     assert f"{of_each:.3f}" == written
     assert written in (RESULTS.parent / "docs/rules/program-per-item.md").read_text()
+
+
+SLOTS = """
+def slots(x, y, count, width, n, divisor, B: tl.constexpr):
+    row, found = tl.program_id(0), 0
+    for start in range(0, n, B):
+        cols = start + tl.arange(0, B)
+        v = tl.load(x + row * width + cols, mask=cols < n, other=-1)
+        tl.store(y + row * width + cols, WORK, mask=cols < n)
+        found += tl.sum((v >= 0).to(tl.int32), 0)
+    tl.store(count + row, found)
+"""
+AT_ONCE = SLOTS.replace("for start in range(0, n, B):", "if n > 0:").replace("start + ", "")
+PAGE = "tl.load(count + v // divisor, mask=(cols < n) & (v >= 0), other=0) * divisor + v % divisor"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "work", "n", "elements"),
+    [
+        (SLOTS, PAGE, 256, 256),
+        (SLOTS, PAGE, 200, 200),
+        (AT_ONCE, "(v // divisor) * 3 + v % divisor", 256, 256),
+        (SLOTS, PAGE, 600, None),
+        (SLOTS, PAGE, 1280, None),
+        (SLOTS, "v + 1", 256, None),
+    ],
+    ids=["a loop of one iteration", "an odd row", "no loop", "a long row", "several tiles", "little arithmetic"],
+)
+def test_a_tile_that_is_longer_than_a_row_is_computed_in_vain(tmp_path, kernel, work, n, elements):
+    launch = (
+        "x, count = (torch.empty(size, device='cuda', dtype=torch.int32) for size in (1 << 26, 1 << 15))\n"
+        f"slots[(1 << 15,)](x, torch.empty_like(x), count, 2048, {n}, 48, 1024, num_warps=4)"
+    )
+    one = found(tmp_path, kernel.replace("WORK", work), launch).get("idle-threads")
+    assert (one and one.evidence["elements"]) == elements
+    if one is not None:
+        assert (one.severity, one.candidates) == ("medium", [{"B": 256}])
+        assert one.advice.startswith("choose a tile of 256 elements")
+        assert one.advice.endswith("a tile of 4 x 256")
+        assert 1.2 < one.estimate.speedup < 2.2
