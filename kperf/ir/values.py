@@ -103,15 +103,18 @@ class Values:
         next_along: str = "",
         multiples: frozenset[str] = frozenset(),
         first_along: str = "",
+        *,
+        alone_along: str = "",
     ) -> None:
         """`known`: the numbers of arguments, by name without `%`, where a launch says them.
 
         `multiples`: arguments that are taken as multiples of 16, beside those that the compiler knows to be some.
         The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`, and the first
-        one along the axes `first_along`.
+        one along the axes `first_along`. Along the axes `alone_along` there is no other one.
         """
+        self._alone = alone_along
         programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
-        self._programs = programs | dict.fromkeys(first_along, 0)
+        self._programs = programs | dict.fromkeys(first_along + alone_along, 0)
         self._made: dict[tuple[int, str], Operation] = {}
         self._carried: dict[tuple[int, str], Carried] = {}
         for op in module.walk():
@@ -280,7 +283,8 @@ class Values:
         if name == "arith.constant":
             return constant(op)
         if name == "tt.get_program_id":
-            return Value(np.array(self._programs.get(op.rest.split()[0], 1), dtype=np.int64), program=True)
+            axis = op.rest.split()[0]
+            return Value(np.array(self._programs.get(axis, 1), dtype=np.int64), program=axis not in self._alone)
         if name == "tt.get_num_programs":
             return Value(np.array(1024, dtype=np.int64))
         if name == "tt.make_range":

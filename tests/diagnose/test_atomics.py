@@ -224,6 +224,51 @@ def sums(x, y, lock, C: tl.constexpr, B: tl.constexpr, STEPS: tl.constexpr):
     assert ("atomic-contention" in found(tmp_path, kernel, launch)) is is_found
 
 
+SCALED = """
+def scaled(x, w, z, y, lock, G, C: tl.constexpr):
+    row, cols = tl.program_id(0), tl.arange(0, C)
+    part = tl.load(x + row * C + cols).to(tl.float32) * tl.load(w + row * C + cols)
+    tl.store(z + row * C + cols, part.to(tl.bfloat16))
+    at = row % G
+    while tl.atomic_cas(lock + at, 0, 1) == 1:
+        pass
+    seen = tl.load(lock + G + at)
+    if seen == 0:
+        tl.atomic_xchg(lock + G + at, 1)
+        FIRST
+    else:
+        part += tl.load(y + at * C + cols)
+    tl.store(y + at * C + cols, part)
+    tl.atomic_xchg(lock + at, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "locks", "advice"),
+    [
+        ("pass", 2048, "add with tl.atomic_add"),
+        ("part *= 0.5", 2048, "store the part of each CTA in a buffer of its own, and combine"),
+        ("pass", 1 << 14, None),  # 8 in line
+    ],
+    ids=["a sum", "another first one", "many locks"],
+)
+def test_a_line_costs_time_beside_the_bytes_of_those_that_come_to_it(tmp_path, first, locks, advice):
+    """Two CTAs of each lock are on the GPU: one may hold it while the other one works."""
+    rows = 1 << 17
+    launch = (
+        f"x, w, z = (torch.empty({rows}, 512, device='cuda', dtype=torch.bfloat16) for _ in range(3))\n"
+        f"y, lock = torch.empty({locks}, 512, device='cuda'), torch.zeros(2 * {locks}, device='cuda').int()\n"
+        f"scaled[({rows},)](x, w, z, y, lock, {locks}, 512, num_warps=2)"
+    )
+    one = found(tmp_path, SCALED.replace("FIRST", first), launch).get("atomic-contention")
+    assert (one and one.advice.startswith(advice)) == (True if advice else None)
+    if one is not None:
+        assert one.evidence["ctas"] == 64
+        assert "in place of 993, each of which combines many parts in registers" in one.advice
+        # As measured of a backward pass of a norm with as many rows, bytes and locks, on an H200.
+        assert 1.85 / 1.3 < one.estimate.speedup < 1.85 < one.estimate.high
+
+
 def test_a_lock_of_a_layer_norm_names_its_line_and_the_gain_that_was_measured():
     (one,) = (f for f in diagnosis_of(KERNELS / "drafts/bias_gelu_backward.py").findings if f.id == "atomic-contention")
     assert one.evidence["ctas"] == 128

@@ -193,3 +193,49 @@ def test_all_padding_of_an_mma_is_counted_and_one_channel_needs_none(tmp_path, c
     assert one.message.startswith(words)
     assert one.advice.startswith("use a tile of 16 columns and 16 elements that it sums over")
     assert one.advice.endswith("; or multiply without tl.dot: acc += a * b, with a single number a or b") == without
+
+
+SHRINK = """
+def shrink(x, w, y, limit, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    blocks = tl.cdiv(N, BN)
+    block, last = tl.program_id(0) % blocks, tl.load(limit)
+    rows, depth = tl.program_id(0) // blocks * BM + tl.arange(0, BM), tl.arange(0, BK)
+    cols = block * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(x + rows[:, None] * K + k + depth[None, :], mask=rows[:, None] < last, other=0.0)
+        b = tl.load(w + (INDEX)[None, :] * K + k + depth[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(y + rows[:, None] * N + cols[None, :], acc, mask=(rows[:, None] < last) & (cols[None, :] < KEPT))
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "kept", "columns", "used"),
+    [
+        ("cols % N", "N", 16, 16),
+        ("tl.where(cols < N, cols, 0)", "N", 16, 16),
+        ("tl.minimum(cols, N - 1)", "N", 20, 20),
+        ("cols % N", "N", 32, 32),
+        ("cols % N", "N", 48, None),
+        ("cols % N", "N", 80, None),
+        ("cols % N", "last", 16, None),
+    ],
+    ids=["modulo", "the first one again", "the last one again", "half", "most", "several tiles", "data"],
+)
+def test_columns_that_are_loaded_and_multiplied_again_are_counted(tmp_path, index, kept, columns, used):
+    source = SHRINK.replace("INDEX", index).replace("KEPT", kept)
+    launch = (
+        f"x, w = (torch.empty(n, 4096, device='cuda', dtype=torch.bfloat16) for n in (2048, {columns}))\n"
+        f"y = torch.empty(2048, {columns}, device='cuda')\n"
+        "limit = torch.empty(1, device='cuda', dtype=torch.int32)\n"
+        f"shrink[(32 * triton.cdiv({columns}, 64),)](x, w, y, limit, {columns}, 4096, 64, 64, 64)"
+    )
+    one = found_in_script(tmp_path, source, launch).get("padded-tile")
+    assert (one and one.evidence["used"]) == used
+    if one is not None:
+        tile = max(16, 1 << (used - 1).bit_length())
+        assert one.advice.startswith(f"use a tile of {tile} columns")
+        assert f"{(1 - used / 64) / 2:.0%} of its loads are thrown away" in one.message
+        assert one.estimate.speedup == pytest.approx(128 / (64 + tile), rel=1e-6)
+        assert one.severity == ("high" if one.estimate.speedup >= 1.5 else "medium")

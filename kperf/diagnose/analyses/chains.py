@@ -1,11 +1,21 @@
-"""Chains of loads in loops: each address is made of what the load before it gave, so that their latencies add up."""
+"""Chains of loads: each address is made of what the load before it gave, so that their latencies add up."""
 
 from collections.abc import Iterable, Iterator
 
 from kperf.diagnose.analyses.loops import carried
+from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, own
 from kperf.ir.loops import loop_arguments, loop_begins
 from kperf.ir.ttgir import Operation
+
+
+def waits(kernel: Kernel) -> int:
+    """Loads of a kernel without loops that wait one after another: each address is made of what the last one gave."""
+    longest = dict[int, int]()
+    for op in kernel.named(*LOADS):
+        asked = (longest[source.line] for source in kernel.values.sources(op, 0) if source.line in longest)
+        longest[op.line] = max(asked, default=0) + 1
+    return max(longest.values(), default=0)
 
 
 def chained_loads(loop: Operation) -> int:

@@ -5,15 +5,20 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.diagnose.analyses.fillings import Mask
+from kperf.diagnose.reading.cta_values import CtaValues, some_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, STORES, loops_around, mask_place, mma_shape
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import Value
 
 _SIDES = 2
+_CTAS = 16
+"""Of a launch, for whose masks numbers are computed: they take some 2 ms each."""
 
 
 def kept_of_products(kernel: Kernel) -> Iterator[tuple[Operation, NDArray[np.bool_]]]:
-    """MMAs, and which elements of their tiles are stored: those where each CTA and launch stores the same ones."""
+    """MMAs, and which elements of their tiles are stored in any CTA of the launch; without a launch, in each CTA."""
     for store in kernel.named(*STORES):
         kept = _kept(kernel, store)
         mma = _product(kernel, store, kept.shape) if kept is not None else None
@@ -22,11 +27,29 @@ def kept_of_products(kernel: Kernel) -> Iterator[tuple[Operation, NDArray[np.boo
 
 
 def _kept(kernel: Kernel, store: Operation) -> NDArray[np.bool_] | None:
-    """Which elements of a tile a store writes; None where that is not the same for each CTA and launch."""
-    mask = kernel.values.operand(store, mask_place(store))
-    if mask is None or mask.numbers.ndim != _SIDES or mask.arguments or mask.program or mask.loaded:
-        return None
-    return np.asarray(mask.numbers, dtype=np.bool_)
+    """Which elements of a tile a store writes; None where all are, or that is not known.
+
+    Conditions that are data, or that iterations decide, are taken to hold; without a launch those of CTAs too.
+    """
+    mask, found = Mask(store, mask_place(store)), np.array(False)
+    for values in [kernel.values] if kernel.grid is None else _of_some_ctas(kernel):
+        kept = mask.elements(values, lambda value: _is_decided(kernel, value))
+        if kept is None or kept.ndim != _SIDES:
+            return None
+        found = found | kept
+        if found.all():
+            return None
+    return found
+
+
+def _of_some_ctas(kernel: Kernel) -> Iterator[CtaValues]:
+    return (CtaValues(kernel, cta) for cta in some_ctas(kernel, _CTAS))
+
+
+def _is_decided(kernel: Kernel, value: Value) -> bool:
+    """Whether neither data nor an iteration decides a condition, and the launch says all else that does."""
+    is_open = value.loaded or value.iterations or (value.program and kernel.grid is None)
+    return not is_open and value.arguments <= kernel.numbers.keys()
 
 
 def _product(kernel: Kernel, store: Operation, shape: tuple[int, ...]) -> Operation | None:

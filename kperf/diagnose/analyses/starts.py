@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS, H200_L2_KEPT_BYTES
+from kperf.diagnose.analyses.chains import waits
 from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, ctas
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -31,13 +32,14 @@ _HALF = 2
 class Starts:
     """A launch of CTAs that end sooner than the GPU starts as many; times of the whole launch in ns.
 
-    waves: how often the launch fills the GPU with CTAs. starting: the CTAs, one after another. working: device memory,
-    for each byte that they ask for of tensors that L2 does not keep, L2 or their arithmetic. least: the same, if device
-    memory moves each byte of a tensor once, and L2 the others.
+    waves: how often the launch fills the GPU with CTAs. waits: loads for which a CTA waits one after another. starting:
+    the CTAs, one after another. working: device memory, for each byte that they ask for of tensors that L2 does not
+    keep, L2 or their arithmetic. least: the same, if device memory moves each byte of a tensor once, and L2 the others.
     """
 
     ctas: int
     waves: float
+    waits: int
     starting: float
     working: float
     least: float
@@ -47,10 +49,12 @@ class Starts:
         """Speed-up, low, high of a launch of few CTAs with the same work; how much of it L2 serves is not known.
 
         Now the launch takes as long as the starts, or as its waves, which wait for memory once each; or longer, as
-        where a CTA also reduces what it loads: up to 1.3 times for a row (many_threads on an H100).
+        where a CTA also reduces what it loads: up to 1.3 times for a row (many_threads on an H100). Then few CTAs wait
+        for each load whose address another one gives; now other CTAs start meanwhile.
         """
         now = max(self.starting, self.waves * _LATENCY_NS)
-        least, most = (min(now / (_LATENCY_NS + after), self.waves) for after in (self.working, self.least))
+        waiting = self.waits * _LATENCY_NS
+        least, most = (min(now / (waiting + after), self.waves) for after in (self.working, self.least))
         return math.sqrt(least * most), 1.0, 1.5 * most
 
     @property
@@ -76,7 +80,8 @@ def starts_of(kernel: Kernel) -> Starts | None:
     accesses = [access for access in kernel.accesses if access.operation.name in (*LOADS, *STORES)]
     if kernel.grid is None or kernel.resources is None or any(True for _ in kernel.named(*_OTHER_WORK)):
         return None
-    if len(accesses) < sum(bool(tensor_types(op.rest)) for op in kernel.named(*LOADS, *STORES)):
+    reached = [op for op in kernel.named(*LOADS, *STORES) if tensor_types(op.rest) and not kernel.is_left_out(op)]
+    if len(accesses) < len(reached):
         return None
     count = math.prod(kernel.grid)
     computing = count * arithmetic_of_cta(kernel, kernel.operations) / H200.sms * 1e3 / H200.max_mhz
@@ -85,6 +90,7 @@ def starts_of(kernel: Kernel) -> Starts | None:
     starts = Starts(
         ctas=count,
         waves=count / (max(ctas(kernel), 1) * H200.sms),
+        waits=max(waits(kernel), 1),
         starting=count * H200_CTA_NS,
         working=max(moved / H200_COPY_GB_PER_S, least),
         least=max(once / H200_COPY_GB_PER_S, least),
@@ -104,7 +110,8 @@ def _bytes(kernel: Kernel, accesses: list[Access], count: int) -> tuple[float, f
         names = kernel.tensors_of(access.operation)
         name = next(iter(names)) if len(names) == 1 else ""
         tensor = name, access.operation.name in LOADS, is_own(access)
-        asked[tensor] += count * access.asked_bytes / max(access.tile_sector_use, 1e-9)
+        size_asked = kernel.kept_at_launch(access) * access.tensor.bytes
+        asked[tensor] += count * size_asked / max(access.tile_sector_use, 1e-9)
         size[tensor] = kernel.lengths.get(name, math.inf) * access.tensor.bytes
     for tensor in asked:
         _, _, own = tensor
@@ -125,9 +132,10 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
     if is_row(kernel, widest):
         return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
     if holds_all(kernel, widest):
+        row = 1 << (kernel.kept_at_launch(widest) - 1).bit_length()
         return (
-            f"let a CTA work on {times} rows (heads, items) at once, a tile of {times} x {widest.tensor.size}: now the "
-            "tile holds one whole row",
+            f"let a CTA work on {times} rows (heads, items) at once, a tile of {times} x {row}: now the tile holds one "
+            "whole row",
             [],
         )
     longer = int(min(times, _tiles_of_row(kernel, widest)))

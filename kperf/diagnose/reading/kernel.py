@@ -26,6 +26,7 @@ from kperf.diagnose.reading.operations import (
     loops_around,
     mask_place,
     own,
+    sides_around,
 )
 from kperf.diagnose.reading.tile_lengths import TileLengths, tile_lengths
 from kperf.diagnose.script.history import Handover, History
@@ -135,8 +136,13 @@ class Kernel:
 
     @cached_property
     def launched_values(self) -> Values:
-        """Its index arithmetic with all integers of the launch, also of those that are no strides."""
-        return Values(self.module, self.known | self.numbers, self.next_along, self.assumed, self.first_along)
+        """Its index arithmetic with all integers of the launch, also of those that are no strides.
+
+        Along an axis of the grid that has one CTA, its number is 0, and no CTA has another one.
+        """
+        alone = "".join(axis for axis, count in zip("xyz", self.grid or (), strict=False) if count == 1)
+        known = self.known | self.numbers
+        return Values(self.module, known, self.next_along, self.assumed, self.first_along, alone_along=alone)
 
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""
@@ -157,6 +163,17 @@ class Kernel:
         """Whether the integers of the launch let a loop run at most once; False where they do not say it."""
         count = self.iterations(loop)
         return count is not None and count <= 1
+
+    def is_left_out(self, op: Operation) -> bool:
+        """Whether the integers of the launch say that no CTA takes a branch around an operation."""
+        return any(self._is_taken(branch) is (side == 1) for branch, side in sides_around(op))
+
+    def _is_taken(self, branch: Operation) -> bool | None:
+        """Whether each CTA takes the first side of an `scf.if`, or none does; None where the launch does not say it."""
+        condition = self.launched_values.operand(branch, 0) if self.grid is not None else None
+        if condition is None or condition.loaded or condition.program or condition.iterations:
+            return None
+        return bool(condition.numbers) if condition.arguments <= self.numbers.keys() else None
 
     @cached_property
     def known(self) -> dict[str, int]:
@@ -242,8 +259,8 @@ class Kernel:
 
     @cached_property
     def accesses(self) -> list[Access]:
-        """Loads and stores of tensors of pointers whose addresses and layouts are known."""
-        found = (self.access(op) for op in self.named(*LOADS, *STORES))
+        """Those loads and stores of tensors of pointers that the launch reaches, if addresses and layouts are known."""
+        found = (self.access(op) for op in self.named(*LOADS, *STORES) if not self.is_left_out(op))
         return [access for access in found if access is not None]
 
     @cached_property

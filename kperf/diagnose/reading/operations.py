@@ -68,16 +68,16 @@ def loops_around(op: Operation) -> list[Operation]:
 
 def are_alternatives(one: Operation, other: Operation) -> bool:
     """Whether two operations are on the two sides of a branch, of which a CTA takes one."""
-    sides = [dict(_sides_around(op)) for op in (one, other)]
+    sides = [{branch.line: side for branch, side in sides_around(op)} for op in (one, other)]
     return any(sides[1].get(branch, side) != side for branch, side in sides[0].items())
 
 
-def _sides_around(op: Operation) -> Iterator[tuple[int, int]]:
-    """The branches around an operation and the side on which it is, as their lines."""
+def sides_around(op: Operation) -> Iterator[tuple[Operation, int]]:
+    """The branches around an operation, each with the side on which it is: 0 if the condition holds, else 1."""
     region = op.parent
     while region is not None and region.owner is not None:
         if region.owner.name == "scf.if":
-            yield region.owner.line, region.line
+            yield region.owner, int(region is not region.owner.regions[0])
         region = region.owner.parent
 
 

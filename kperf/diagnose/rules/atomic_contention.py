@@ -3,13 +3,15 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.console import agreeing
-from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas
+from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas, resident_ctas
+from kperf.diagnose.analyses.starts import is_own
 from kperf.diagnose.analyses.waves import origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
@@ -19,7 +21,8 @@ from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, UPDATES_OF_BIN
 from kperf.ir.layouts import tensor_types
-from kperf.ir.ttgir import Operation
+from kperf.ir.loops import passed
+from kperf.ir.ttgir import Operation, Region
 from kperf.ir.values import Value, constant
 from kperf.trace.analyze.finding import Finding, Level
 
@@ -120,12 +123,17 @@ def _fewer_ctas(kernel: Kernel) -> str:
     """As few as keep memory busy, and an SM's warps; only the second way where the launch has hardly more."""
     if kernel.grid is None or kernel.resources is None:
         return f"launch fewer CTAs that do more work each; {_SECOND_KERNEL}"
-    launched, warps = launched_ctas(kernel), math.ceil(FEW_WARPS_ON_SM / kernel.total_warps)
-    least = max(least_ctas(kernel), min(warps, ctas(kernel)), 1)
+    launched, least = launched_ctas(kernel), _enough_ctas(kernel)
     few = f"{least} {agreeing(least, 'CTA', 'CTAs')} an SM"
     if launched < 2 * least:
         return _SECOND_KERNEL.removeprefix("or ") + f": fewer than {few} do not keep memory busy" * (least > 1)
     return f"launch {few} in place of {launched}, each with more work, which keep memory busy; {_SECOND_KERNEL}"
+
+
+def _enough_ctas(kernel: Kernel) -> int:
+    """On an SM, so many that memory is busy, and enough warps hide latencies."""
+    warps = math.ceil(FEW_WARPS_ON_SM / kernel.total_warps)
+    return max(least_ctas(kernel), min(warps, ctas(kernel)), 1)
 
 
 def _gain_beside(kernel: Kernel, op: Operation, elements: int) -> float:
@@ -194,23 +202,79 @@ def _of_a_lock(kernel: Kernel, loop: Operation, lock: Operation) -> Iterator[Fin
     held = _held(kernel, loop, lock)
     if kernel.grid is None or not {"tt.load", "tt.store"} <= {op.name for op in held}:
         return
-    in_line, entered = _in_line(kernel, loop, lock), kernel.times(loop)
-    of_held = sum(one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses if one.operation in held)
-    bytes_ns = (bytes_of_cta(kernel) - of_held) * math.prod(kernel.grid) / H200_COPY_GB_PER_S
-    line_ns = in_line * (entered * H100_LOCK_NS + of_held / H200.l2_bytes_per_cycle / H200.max_mhz * 1e3)
-    most = line_ns / max(bytes_ns, LAUNCH_MS * 1e6)
-    if in_line < _LEAST_IN_LINE or most / H100_TIME_OVER_COPY < MEDIUM_GAIN:
+    in_line = _in_line(kernel, loop, lock)
+    if in_line < _LEAST_IN_LINE:
         return
+    waiting = _waiting(kernel, loop, held, in_line)
+    if waiting.likely < MEDIUM_GAIN:
+        return
+    advice = _SUM_WITHOUT_LOCK if _adds_alone(kernel, held) else _PARTS
+    if kernel.resources is not None and launched_ctas(kernel) >= 2 * (least := _enough_ctas(kernel)):
+        few = f"{least} {agreeing(least, 'CTA', 'CTAs')} an SM in place of {launched_ctas(kernel)}"
+        advice += f"; with {few}, each of which combines many parts in registers, there is less to add"
     yield kernel.finding(
         RULE.id,
         loop,
         "medium",
         f"{in_line} CTAs wait in line for one lock in {', '.join(sorted(kernel.tensors_of(lock)))}: each takes about "
-        f"{line_ns / in_line / 1e3:.1f} us to lock, load, store and unlock, and those that wait take up the SMs",
-        _SUM_WITHOUT_LOCK if _adds_alone(kernel, held) else _PARTS,
-        {"ctas": in_line, "waits_us": line_ns / 1e3},
+        f"{waiting.holding / 1e3:.1f} us to lock, load, store and unlock, and those that wait take up the SMs",
+        advice,
+        {"ctas": in_line, "waits_us": in_line * waiting.holding / 1e3},
         confidence="medium",
-        estimate=(min(most / H100_TIME_OVER_COPY, _MOST), 1.0, min(most, _MOST)),
+        estimate=(min(waiting.likely, _MOST), 1.0, min(waiting.most, _MOST)),
+    )
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """CTAs that work, and then wait in line for a lock; times in ns.
+
+    waves: how often the launch fills the GPU with CTAs. at_once: CTAs of a lock on the GPU. holding: of a CTA that
+    holds it. moving: of the bytes of all CTAs at a copy's rate. moving_held: of those under locks, at the rate of L2.
+    """
+
+    waves: float
+    at_once: int
+    holding: float
+    moving: float
+    moving_held: float
+
+    @property
+    def likely(self) -> float:
+        """The gain of no lock, if a CTA works while others are in line, and arrives there again and again.
+
+        By mean value analysis of a closed queue (Reiser and Lavenberg, JACM 27, 1980): a CTA finds those in line that
+        are there with one CTA less.
+        """
+        work = self.moving * H100_TIME_OVER_COPY
+        apart, in_line, at_lock = (work + self.moving_held) / self.waves, 0.0, 0.0
+        for count in range(1, self.at_once + 1):
+            at_lock = self.holding * (1 + in_line)
+            in_line = count * at_lock / (apart + at_lock)
+        return self.waves * (apart + at_lock) / max(work, LAUNCH_MS * 1e6)
+
+    @property
+    def most(self) -> float:
+        """If nobody works while another one of his lock holds it, and all else takes as long as a copy."""
+        at_lock = self.waves * self.at_once * self.holding
+        return (self.moving + self.moving_held + at_lock) / max(self.moving, LAUNCH_MS * 1e6)
+
+
+def _waiting(kernel: Kernel, loop: Operation, held: Sequence[Operation], in_line: int) -> _Waiting:
+    """in_line: CTAs of the launch that take one lock. What all CTAs load comes from L2, and counts for nothing."""
+    assert kernel.grid is not None
+    count, entered = math.prod(kernel.grid), kernel.times(loop)
+    waves = max(count / (resident_ctas(kernel) * H200.sms), 1.0)
+    moved = {one.operation.line: one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses}
+    of_held = sum(moved.get(op.line, 0) for op in held)
+    of_all = sum(moved[one.operation.line] for one in kernel.accesses if not (one.operation in held or is_own(one)))
+    each = of_held / H200.l2_bytes_per_cycle / H200.max_mhz * 1e3
+    return _Waiting(
+        waves=waves,
+        at_once=max(round(in_line / waves), 1),
+        holding=entered * H100_LOCK_NS + each,
+        moving=(bytes_of_cta(kernel) - of_held - of_all) * count / H200_COPY_GB_PER_S,
+        moving_held=each * count / H200.sms,
     )
 
 
@@ -239,14 +303,33 @@ def _held(kernel: Kernel, loop: Operation, lock: Operation) -> list[Operation]:
 
 
 def _adds_alone(kernel: Kernel, held: Sequence[Operation]) -> bool:
-    """Whether all that is stored under a lock is a sum with what was loaded under it."""
-    stored = [kernel.values.maker(op, 1) for op in held if op.name == "tt.store"]
+    """Whether all that is stored under a lock is a sum with what was loaded under it.
+
+    Or, in a branch of the first CTA, the part itself.
+    """
+    stored = [_sums(kernel, op.parent, op.operands[1]) for op in held if op.name == "tt.store"]
     return all(
         op is not None
         and op.name in _ADDITIONS
         and any(one in held and one.name == "tt.load" for one in _operands(kernel, op))
         for op in stored
     )
+
+
+def _sums(kernel: Kernel, region: Region | None, name: str) -> Operation | None:
+    """What makes a number, in whatever layout; of a branch the side that adds to what the other one gives."""
+    made = kernel.values.made(region, name)
+    while made is not None and made.name in _SAME_VALUES:
+        made = kernel.values.maker(made, 0)
+    if made is None or made.name != "scf.if" or len(made.results) != 1 or len(made.regions) != 2:
+        return made
+    ends = [(side, passed(side.operations[-1])) for side in made.regions if side.operations]
+    given = [(side, names[0]) for side, names in ends if len(names) == 1]
+    for (side, sum_of), (_, part) in zip(given, reversed(given), strict=True):
+        added = kernel.values.made(side, sum_of)
+        if added is not None and part in added.operands:
+            return added
+    return made
 
 
 def _operands(kernel: Kernel, op: Operation) -> list[Operation]:

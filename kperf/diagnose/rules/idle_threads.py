@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200
-from kperf.diagnose.analyses.occupancy import gain_of_more_bytes, warps_of_vectors
+from kperf.diagnose.analyses.divisions import distinct, division_cycles, is_of_elements
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.analyses.starts import holds_all, larger, starts_of
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -17,29 +18,32 @@ from kperf.trace.analyze.finding import Finding
 
 _SHORT = 0.5
 """Share of a tile that a mask lets through: half the tile is enough, whose length is a power of two."""
+_WORTH = 1.2
+"""A gain by less arithmetic alone, some of which hides behind the bytes."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of kernels without products whose largest access has fewer elements than the CTA has threads.
 
-    Elements that a mask leaves out do not count, where it leaves half of the threads and more without one. Of loops
-    also tiles that are twice as long as what a mask lets through at the launch, or longer, whatever threads there are.
+    Elements that a mask leaves out do not count, where it leaves half of the threads and more without one. Also tiles
+    that are twice as long as what a mask lets through at the launch, or longer, whatever threads there are: in loops,
+    and where a CTA computes for them.
     """
     if not any(True for _ in kernel.named(*MMAS)):
-        yield from list(_of_threads(kernel)) or _cut_off(kernel)
+        yield from list(_of_threads(kernel)) or list(_cut_off(kernel)) or _computed_in_vain(kernel)
 
 
 def _of_threads(kernel: Kernel) -> Iterator[Finding]:
-    widest = max(kernel.accesses, key=_weight, default=None)
+    widest = max(kernel.accesses, key=lambda access: _weight(kernel, access), default=None)
     threads = kernel.threads
     if widest is None:
         return
-    elements = widest.asked_bytes // widest.tensor.bytes
+    elements = kernel.kept_at_launch(widest)
     masked = elements < min(widest.tensor.size, threads)
     if (elements > threads // 2 if masked else elements >= threads) or _is_computed_wider(kernel, widest):
         return
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
-    warps = warps_of_vectors(kernel, widest.asked_bytes)
+    warps = warps_of_vectors(kernel, elements * widest.tensor.bytes)
     others = f"{'a mask leaves the other threads without' if masked else 'the other threads repeat the same'} work"
     starts = starts_of(kernel)
     fewer = [with_option(kernel, f"num_warps={warps}")] if warps < kernel.num_warps else []
@@ -47,7 +51,8 @@ def _of_threads(kernel: Kernel) -> Iterator[Finding]:
         gain, others = starts.gain, f"{others}; {starts.words}"
         more = larger(kernel, widest, starts.times)[0]
     else:
-        gain = gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0)
+        size = sum(kernel.kept_at_launch(access) * access.tensor.bytes for access in loads)
+        gain = gain_of_more_bytes(kernel, size) if loads else (2.0, 1.0, 4.0)
         more = "let a CTA work on several rows"
         more += "" if holds_all(kernel, widest) else ", or on a larger BLOCK"
     yield kernel.finding(
@@ -99,6 +104,37 @@ def _cut_off(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
+def _computed_in_vain(kernel: Kernel) -> Iterator[Finding]:
+    """Of a tile for one pass whose elements are computed, if a mask keeps half of them or less."""
+    short = [one for one in kernel.accesses if 0 < kernel.mask_share(one.operation) <= _SHORT]
+    widest = max(short, key=lambda one: one.tensor.size, default=None)
+    if widest is None or _is_repeated(kernel, widest) or _is_computed_wider(kernel, widest):
+        return
+    elements, tile = kernel.kept_at_launch(widest), widest.tensor.size
+    fitting = 1 << (elements - 1).bit_length()
+    of_tile = [op for op in kernel.operations if any(tensor.size == tile for tensor in tensor_types(op.rest)[:1])]
+    divisions = distinct(op for op in of_tile if is_of_elements(kernel, op))
+    computing = arithmetic_of_cta(kernel, of_tile) + division_cycles(kernel, divisions)
+    moved = sum(kernel.kept_at_launch(one) * one.tensor.bytes * kernel.times(one.operation) for one in kernel.accesses)
+    moving = moved / kernel.arch.memory_bytes_per_cycle
+    gain = (moving + computing) / (moving + computing * fitting / tile)
+    if gain < _WORTH:
+        return
+    yield kernel.finding(
+        RULE.id,
+        widest.operation,
+        "medium",
+        f"a mask keeps {elements} elements of a tile of {tile}, and the CTA computes for all {tile}: this takes some "
+        f"{computing:.0f} cycles of an SM, and memory takes {moving:.0f} for the bytes",
+        f"choose a tile of {fitting} elements, as triton.next_power_of_2 of a row's length is; or let a CTA work on "
+        f"{tile // fitting} rows at once, a tile of {tile // fitting} x {fitting}",
+        {"threads": kernel.threads, "elements": elements, "tile": tile},
+        confidence="medium",
+        estimate=(gain, 1.0, tile / fitting),
+        candidates=scaled(kernel, widest.tensor.shape, fitting / tile, whole=True),
+    )
+
+
 def _is_repeated(kernel: Kernel, access: Access) -> bool:
     return not all(map(kernel.runs_once, loops_around(access.operation)))
 
@@ -109,9 +145,9 @@ def _has_idle_sms(kernel: Kernel) -> bool:
     return all(map(kernel.runs_once, loops)) and kernel.grid is not None and math.prod(kernel.grid) < H200.sms
 
 
-def _weight(access: Access) -> tuple[int, int]:
+def _weight(kernel: Kernel, access: Access) -> tuple[int, int]:
     """What a loop asks for in each iteration counts more than what is asked for once."""
-    return access.asked_bytes // access.tensor.bytes, len(loops_around(access.operation))
+    return kernel.kept_at_launch(access), len(loops_around(access.operation))
 
 
 def _is_computed_wider(kernel: Kernel, widest: Access) -> bool:

@@ -14,14 +14,14 @@ from kperf.diagnose.analyses.kept import kept_of_products
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, mma_cycles, moved_bytes
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
-from kperf.diagnose.reading.operations import LOOPS, MMAS, mma_element, mma_shape, own
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mma_element, mma_shape, own
 from kperf.diagnose.reading.options import LEAST_TILE, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, PADDED_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
-from kperf.trace.analyze.finding import Finding
+from kperf.trace.analyze.finding import Finding, Level
 
 _SIDES = ("rows", "columns")
 _ROWS_OF_WGMMA = 64
@@ -67,7 +67,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _thrown_away(kernel: Kernel) -> Iterator[Finding]:
-    """Of products whose stores keep a number of rows or columns that is known when the kernel is compiled."""
+    """Of products of whose rows or columns no store keeps all, by what is compiled or by the numbers of the launch."""
     for mma, kept in kept_of_products(kernel):
         for side, length in enumerate(kept.shape):
             used = int(kept.any(axis=1 - side).sum())
@@ -77,15 +77,22 @@ def _thrown_away(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, wanted: int) -> Finding:
-    fast = _multiplies_longer(kernel, mma, used, side)
-    name = _SIDES[side]
+    name, fast = _SIDES[side], _multiplies_longer(kernel, mma, used, side)
+    of_side, fewer = _loaded_in_vain(kernel, mma, side, used), 1 - wanted / length
+    gain = 1 / (1 - of_side * fewer)
+    severity: Level = "low"
+    if fast:
+        gain, severity = max(gain, min(length / wanted, 4.0) ** 0.5), "medium"
+    elif gain >= MEDIUM_GAIN:
+        severity = "high" if gain >= SEVERE_GAIN else "medium"
+    thrown_away = 1 - used / length
     return kernel.finding(
         RULE.id,
         mma,
-        "medium" if fast else "low",
-        f"the MMA's tile has {length} {name}, and the store's mask keeps only {used}: "
-        f"{1 - used / length:.0%} of the MMA's work is thrown away"
-        + ("" if fast else ", although its operands' loads take longer than this work"),
+        severity,
+        f"the MMA's tile has {length} {name}, and the store's mask keeps only {used}: {thrown_away:.0%} of the MMA's "
+        + (f"work and {of_side * thrown_away:.0%} of its loads are thrown away" if of_side else "work is thrown away")
+        + (", although its operands' loads take longer than this work" if severity == "low" else ""),
         f"use a tile of {wanted} {name}"
         + (" (the fewest that tl.dot takes)" if wanted == LEAST_TILE else "")
         + (
@@ -95,9 +102,31 @@ def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, 
         ),
         {"tile": length, "used": used},
         confidence="medium",
-        estimate=(min(length / wanted, 4.0) ** 0.5, 1.0, length / wanted) if fast else (1.1, 1.0, 1.5),
+        estimate=(1.1, 1.0, 1.5) if severity == "low" else (gain, 1.0, length / wanted),
         candidates=scaled(kernel, (length,), wanted / length, whole=True),
     )
+
+
+def _loaded_in_vain(kernel: Kernel, mma: Operation, side: int, used: int) -> float:
+    """Share of an operand in what its loop loads, if no mask leaves out those of its rows that no store keeps.
+
+    Each element is a thread's own work, also if many have one address, as columns modulo a smaller number do.
+    """
+    shape = mma_shape(mma)
+    loops = loops_around(mma)
+    if shape is None or not loops:
+        return 0.0
+    rows, columns, depth = shape
+    kept = _used(kernel, mma, side, ((rows, depth), (depth, columns))[side])
+    size = {
+        access.operation.line: access.tensor.size * access.tensor.bytes
+        for access in kernel.accesses
+        if access.operation.name in LOADS and loops[0] in loops_around(access.operation)[:1]
+    }
+    filling = {one.load.line for one in fillings(kernel, mma, side)}
+    if _reach(kept, 1 - side) <= used or not size:
+        return 0.0
+    return sum(size[line] for line in filling & size.keys()) / sum(size.values())
 
 
 def _multiplies_longer(kernel: Kernel, mma: Operation, used: int, side: int) -> bool:
