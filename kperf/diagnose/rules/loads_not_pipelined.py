@@ -389,8 +389,11 @@ def _one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> list[Operatio
 
 
 def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
-    """Tiles of a loop without MMAs whose addresses its iteration loads first: it waits for memory twice."""
-    for op in own(loop):
+    """Tiles of a loop without MMAs whose addresses its iteration loads first: it waits for memory twice.
+
+    An only iteration has no next one, whose index could be loaded ahead.
+    """
+    for op in own(loop) if kernel.iterations(loop) != 1 else ():
         sizes = [tensor.size for tensor in tensor_types(op.rest)] if op.name == "tt.load" else []
         first = index_load(kernel, loop, op) if max(sizes, default=0) >= BUFFERED_ELEMENTS else None
         if first is not None:

@@ -94,7 +94,7 @@ def _of_depth(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     In attention an iteration also rescales the sum, by what it computes of the scores of its keys.
     """
     sums = {begin for begin, _ in carried(loop)}
-    for op in own(loop):
+    for op in own(loop) if kernel.iterations(loop) != 1 else ():  # one iteration has all that there is to sum
         if op.name not in MMAS or (shape := mma_shape(op)) is None:
             continue
         is_rescaled = _is_rescaled(kernel, op, sums)
