@@ -126,7 +126,9 @@ def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_
             assert any(said(f"{speeds} {words}on an {gpu}") for words in faster)
         slow += [(row.causal, row.kind, at) for row in rows for at, ratio in enumerate(row.ratios) if ratio < 1]
     assert slow == [(False, "jump200_rows", 0)] * 3
-    assert said("Each of the three points at which Improved+ is slower is `jump200_rows` at seq_len 512 without a mask")
+    assert said(
+        "Each of the three points at which Improved+ is slower than FA3 is `jump200_rows` at seq_len 512 without a mask"
+    )
 
 
 def timeline(name, gpu="h200"):
@@ -187,14 +189,15 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert {workload.causal for _, workload in both} == {False}
     current = override.find("improved_plus", Specialization()).sha256
     assert {run["improved_plus"].override_sha256 for runs in both.values() for run in runs} == {current}
-    assert said(f"The two runs have {len(both)} of the figure's 16 shapes in common")
+    assert said(f"The two runs of Fig. 12 have {len(both)} of the figure's 16 shapes in common")
     values = [re.search(r" (\S+) \(.*then (\S+)", line).groups() for line in again.missed]
     off = [abs(float(second) / float(first) - 1) for first, second in values]
     assert said(f"The {len(off)} ratios that lie outside of the first run's intervals")
     assert said(f"differ from the first run's ratios by at most {100 * max(off):.1f} %")
     assert said(f"The table leaves out {len(again.retuned)} ratios")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
-    assert said(f"it waits for at most {100 * max(waited):.1f} % of the time in which a point of Fig. 12 is measured")
+    share_waited = f"{100 * max(waited):.1f} %"
+    assert said(f"the GPU waits for at most {share_waited} of the time in which a point of Fig. 12 is measured")
     points = [p for p in STORE.points() if p.run in newest]
     of_kinds = [p for p in Store(STORE.folder, "fig12_inputs").points() if p.status == "ok"]
     assert said(f"{share(sum(p.shifts for p in points), len(points))} of the {len(points)} recorded points of Fig. 12")
