@@ -12,8 +12,6 @@ from kperf.ir.outcomes import constant_number
 from kperf.ir.ttgir import Operation
 
 _PASSED = (*CASTS, *FLOATS, "tt.fp_to_fp", "ttg.local_alloc", "ttg.local_load", "tt.trans", "ttg.memdesc_trans")
-
-
 _SIDES = 2
 
 
