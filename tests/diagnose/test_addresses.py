@@ -84,7 +84,13 @@ def test_operands_of_8_bits_want_k_contiguous(tmp_path):
     )
     turned = MATMUL.replace("rk[:, None] * N + rn[None, :]", "rk[:, None] + rn[None, :] * K", 1)
     turned = turned.replace("pb += BK * N", "pb += BK")
-    assert {rule for rule, _ in findings(tmp_path, turned, types, TILES)} == {"tma-unused"}
+    tiles = findings(tmp_path, turned, types, ("BM=128", "BN=256", "BK=64"), num_warps=8)
+    assert {rule for rule, _ in tiles} == {"tma-unused"}
+    a, b = (tiles["tma-unused", line(turned) + place].advice for place in (-1, 0))
+    assert "block_shape=[128, 64]" in a
+    assert ".T" not in a
+    assert "block_shape=[256, 64]" in b
+    assert b.endswith("and load with desc.load, and .T, as the tile lies transposed in memory")
 
 
 def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
+from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, MMAS, own
 from kperf.diagnose.rule import Rule
@@ -29,12 +30,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "low",
                 "every thread computes addresses and copies 16 bytes at a time, although TMA could copy the whole tile "
                 "for one thread",
-                "make desc = tl.make_tensor_descriptor(...) (or a TensorDescriptor on the host), and load with "
-                "desc.load",
+                _advice(access),
                 {"thread_bytes": access.thread_bytes, "tile_bytes": access.tile_bytes},
                 confidence="medium",
                 estimate=(1.1, 1.0, 1.3),
             )
+
+
+def _advice(access: Access) -> str:
+    """The call, with the tile as it lies in memory: the last dimension of a descriptor is the contiguous one."""
+    turned = access.contiguous == 0
+    lengths = list(reversed(access.tensor.shape)) if turned else list(access.tensor.shape)
+    return (
+        f"make desc = tl.make_tensor_descriptor(pointer, shape, strides, block_shape={lengths}) in the kernel, after "
+        "triton.set_allocator on the host, or a TensorDescriptor on the host; and load with desc.load"
+        + (", and .T, as the tile lies transposed in memory" if turned else "")
+    )
 
 
 RULE = Rule("tma-unused", "cp.async where TMA would do", check, targets=(SM_90A.name, "sm_10"))
