@@ -92,6 +92,28 @@ def test_more_ctas_hide_loads_that_wait_for_each_other(tmp_path, body, ctas, gai
     assert one.estimate.speedup == pytest.approx((132 / ctas) ** 0.65 if gain is None else gain, rel=0.02)
 
 
+ROWS = """
+def rows(index, table, y, n, D: tl.constexpr):
+    d = tl.arange(0, D)
+    for k in range(n):
+        at = tl.program_id(0) * n + k
+        tl.store(y + at * D + d, tl.load(table + tl.load(index + at) * D + d) * 2)
+"""
+
+
+@pytest.mark.parametrize(("rows", "moved"), [(1 << 16, 2 * 512 * 2), (1 << 10, 512 * 2)])
+def test_device_memory_limits_what_more_ctas_give(tmp_path, rows, moved):
+    """Of rows that are read, and rows that are stored: L2 keeps a small table."""
+    tensors = """
+index = torch.zeros(1 << 16, device="cuda", dtype=torch.int32)
+table = torch.empty(ROWS, 512, device="cuda", dtype=torch.bfloat16)
+y = torch.empty(1 << 16, 512, device="cuda", dtype=torch.bfloat16)
+""".replace("ROWS", str(rows))
+    one = found(tmp_path, ROWS, f"{tensors}rows[(32,)](index, table, y, 2048, 512, num_warps=4)")["launch-too-small"]
+    gain = 2 * 270 / (moved / SM_90A.memory_bytes_per_cycle * 32 / 132)
+    assert one.estimate.speedup == pytest.approx(gain, rel=0.02)
+
+
 @pytest.mark.parametrize(("ctas", "said"), [(200, True), (600, False)])
 def test_a_cta_on_each_sm_hides_none_of_them(tmp_path, ctas, said):
     kernel = KERNEL.replace("BODY", GATHERED_TWICE)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
+from kperf.arch import H200, H200_FIRST_L2_LATENCY, H200_L2_KEPT_BYTES, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.analyses.chains import chained_loads, is_chase
 from kperf.diagnose.analyses.occupancy import (
@@ -15,6 +15,7 @@ from kperf.diagnose.analyses.occupancy import (
     moved_bytes,
 )
 from kperf.diagnose.analyses.splits import can_be_split, combines, further, has_parts_apart
+from kperf.diagnose.analyses.traffic import tensor_bytes
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, own
@@ -25,11 +26,9 @@ from kperf.trace.analyze.finding import Finding, Level
 
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 2.9 x of 8.3, and 2.5 x of 4.1 (H100)."""
-
 _LIKELY_APART = 0.9
 """The same where CTAs take iterations that leave nothing to combine: 3.4 x of 4.1, and 2.5 x of 2.1, as a second CTA on
 an SM works while the first waits (H200)."""
-
 _MOSTLY = 2
 """Times as long as it works for which a CTA waits, so that others beside it on its SM take nothing away from it."""
 
@@ -122,15 +121,22 @@ def _share_of_swept(kernel: Kernel) -> float:
 def _gain_of_chains(kernel: Kernel, loop: Operation, count: int) -> tuple[int, float]:
     """Loads of an iteration that wait one after another, and what CTAs give that wait for theirs meanwhile.
 
-    More CTAs help until L2 is busy, or arithmetic, or the SMs are full. (0, 0.0) of a loop without such loads, of one
-    that neither it nor a loop around it can share among CTAs, and where a CTA is busy for as long as it waits.
+    More CTAs help until L2 is busy, device memory, or arithmetic, or the SMs are full. (0, 0.0) of a loop without such
+    loads, of one that neither it nor a loop around it can share among CTAs, and where a CTA is busy for as long as it
+    waits.
     """
     loads = 0 if any(op.name in MMAS for op in own(loop)) else chained_loads(loop)
     if not loads or kernel.resources is None or all(map(is_chase, (loop, *loops_around(loop)))):
         return 0, 0.0
     waiting = loads * H200_FIRST_L2_LATENCY
-    asked = SECTOR_BYTES * sum(_sectors(access) for access in kernel.accesses if access.operation in list(own(loop)))
-    busy = max(asked / H200.l2_bytes_per_cycle, arithmetic_cycles(kernel, own(loop)))
+    here = [access for access in kernel.accesses if access.operation in list(own(loop))]
+    asked = SECTOR_BYTES * sum(_sectors(access) for access in here)
+    moved = sum(access.asked_bytes for access in here if _is_large(kernel, access))
+    busy = max(
+        asked / H200.l2_bytes_per_cycle,
+        moved / kernel.arch.memory_bytes_per_cycle,
+        arithmetic_cycles(kernel, own(loop)),
+    )
     if waiting < _MOSTLY * busy:
         return 0, 0.0
     full = ctas(kernel) * H200.sms / count
@@ -140,6 +146,11 @@ def _gain_of_chains(kernel: Kernel, loop: Operation, count: int) -> tuple[int, f
 def _sectors(access: Access) -> int:
     """Of a CTA's request: of scattered elements one each."""
     return access.tensor.size if access.value.scattered else access.sectors
+
+
+def _is_large(kernel: Kernel, access: Access) -> bool:
+    """Whether L2 does not keep its tensor, as far as the launch says how long that is."""
+    return sum(tensor_bytes(kernel, name) for name in kernel.tensors_of(access.operation)) > H200_L2_KEPT_BYTES
 
 
 def _one_after_another(loads: int) -> str:
