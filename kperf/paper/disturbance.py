@@ -383,7 +383,8 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
             lines.append(
                 f"With {_RECORDED[way]}{others}, events change the time of a launch by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). Our goals, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are {met}."
+                f"({worst.kernel}). Our goals for this change, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are "
+                f"{met}."
             )
     return [*lines, *_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
 
@@ -403,6 +404,6 @@ def _why(row: DisturbanceRow) -> str:
     words = re.sub(r", and ((?:at )?\d+) alone$", r", and \1 if compiled alone", words)
     return re.sub(
         r"^of its (\d+) CTAs a sample has (\d+), and (\d+) are needed$",
-        r"this would be \2 of its \1 CTAs, and at least \3 are needed",
+        r"kperf would record \2 of its \1 CTAs, and needs at least \3",
         words,
     )
