@@ -383,8 +383,8 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
             lines.append(
                 f"With {_RECORDED[way]}{others}, events change the time of a launch by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). Our goals for this change, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, are "
-                f"{met}."
+                f"({worst.kernel}). Our goals for this change, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, "
+                f"are {met}."
             )
     return [*lines, *_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
 
