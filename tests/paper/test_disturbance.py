@@ -113,8 +113,8 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "With all CTAs recorded, events change the time of a launch by 9.3% on average over 3 kernels, 5.0% in the "
         "median and 20.0% at worst (norm). Our goals for this change, 5% on average and 15% at worst, are not met.",
         "With only some CTAs recorded (or all CTAs, where only some is not possible), events change the time of a "
-        "launch by 1.0% on average over 3 kernels, 0.0% in the median and 3.0% at worst (norm). Our goals for this change, 5% "
-        "on average and 15% at worst, are met.",
+        "launch by 1.0% on average over 3 kernels, 0.0% in the median and 3.0% at worst (norm). Our goals for "
+        "this change, 5% on average and 15% at worst, are met.",
         "Without norm, events change the time of a launch by 4.0% on average with all CTAs recorded and by 0.0% on "
         "average with only some CTAs recorded. The instrumented norm has 32 registers and spills 0 bytes; the original "
         "norm has 40 registers and spills 0 bytes.",
