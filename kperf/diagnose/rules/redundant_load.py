@@ -42,13 +42,7 @@ from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.reading.pointers import name_of, names_of
 from kperf.diagnose.reading.strides import next_cta
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import (
-    ELEMENTS_OF_THREAD,
-    LINE_BYTES,
-    MEDIUM_GAIN,
-    SECTOR_BYTES,
-    SEVERE_GAIN,
-)
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LINE_BYTES, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
