@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator
 
 from kperf.diagnose.analyses.loops import carried
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, own
+from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, loops_around, own
 from kperf.ir.loops import loop_arguments, loop_begins
 from kperf.ir.ttgir import Operation
 
 
 def waits(kernel: Kernel) -> int:
-    """Loads of a kernel without loops that wait one after another: each address is made of what the last one gave."""
+    """Loads beside a kernel's loops that wait one after another: each address is made of what the last one gave."""
     longest = dict[int, int]()
     for op in kernel.named(*LOADS):
+        if loops_around(op):
+            continue
         asked = (longest[source.line] for source in kernel.values.sources(op, 0) if source.line in longest)
         longest[op.line] = max(asked, default=0) + 1
     return max(longest.values(), default=0)

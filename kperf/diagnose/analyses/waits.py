@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.chains import waits
 from kperf.diagnose.analyses.loops import UNPIPELINED, loaded_bytes, stages_of
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles, resident_ctas
 from kperf.diagnose.analyses.waves import schedule_of
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOADS, LOOPS, loops_around
+from kperf.diagnose.reading.operations import LOOPS
 from kperf.diagnose.thresholds import LAUNCH_MS, MEMORY_LATENCY_CYCLES, MMA_SHARE, STAGES_WANTED
 from kperf.ir.ttgir import Operation, Region
 
@@ -55,13 +56,8 @@ def cycles_beside_loops(kernel: Kernel) -> float:
     No loop that loads ahead makes this shorter.
     """
     assert kernel.grid is not None
-    depths: dict[int, int] = {}
-    for op in kernel.named(*LOADS):
-        if not loops_around(op):
-            sources = kernel.values.sources(op, 0)
-            depths[op.line] = 1 + max((depths.get(one.line, 0) for one in sources if one is not op), default=0)
     waves = max(math.prod(kernel.grid) / (resident_ctas(kernel) * H200.sms), 1.0)
-    return max(depths.values(), default=0) * MEMORY_LATENCY_CYCLES + LAUNCH_MS * 1e3 * H200.max_mhz / waves
+    return waits(kernel) * MEMORY_LATENCY_CYCLES + LAUNCH_MS * 1e3 * H200.max_mhz / waves
 
 
 def _stages(kernel: Kernel, loop: Operation) -> int:
