@@ -215,12 +215,12 @@ def test_options_that_gain_nothing_make_a_finding_a_hint(diagnose, monkeypatch):
     """If all that is advised was timed; one configuration that gains, or one that has no time, keeps it as it was."""
     for milliseconds, severity in (
         ({1: 1.0, 2: 1.0, 3: 0.98, 4: 2.0, 5: 2.0}, "low"),
-        ({1: 1.0, 2: 1.0, 3: 0.9, 4: 2.0, 5: 2.0}, "high"),
+        ({1: 1.0, 2: 1.0, 3: 0.9, 4: 2.0, 5: 2.0}, "medium"),
     ):
         behave(monkeypatch, milliseconds=by_stages(milliseconds))
         assert finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined").severity == severity
     behave(monkeypatch, computed=wrong)
-    assert finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined").severity == "high"
+    assert finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined").severity == "medium"
 
 
 def test_options_that_change_no_code_make_a_finding_a_hint(diagnose, monkeypatch):
@@ -765,11 +765,9 @@ def test_a_measured_wait_is_evidence_of_the_finding_that_names_its_cause(
     if from_its_folder:  # from which a timeline names it, where the compiler has the whole path
         monkeypatch.chdir(tmp_path)
     one = diagnose(text + "run(16, stages=1)")[0]
-    assert [(found.id, found.source.line - line) for found in one.findings[:2]] == [
-        ("loads-not-pipelined", 0), ("loads-not-pipelined", 1)
-    ]  # fmt: skip
     assert "exposed-loads" not in {found.id for found in one.findings}
-    first, second = one.findings[:2]
+    first, second = (found for found in one.findings if found.id == "loads-not-pipelined")
+    assert [found.source.line - line for found in (first, second)] == [0, 1]
     assert first.evidence["share"] == 0.5
     assert f"num_stages=1; loads are exposed: {first.evidence['wait_cycles']:.0f} of " in first.message
     assert "share" not in second.evidence

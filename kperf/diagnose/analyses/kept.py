@@ -1,5 +1,6 @@
 """Which elements of an MMA's tile its store keeps."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,7 +44,10 @@ def _kept(kernel: Kernel, store: Operation) -> NDArray[np.bool_] | None:
 
 
 def _of_some_ctas(kernel: Kernel) -> Iterator[CtaValues]:
-    return (CtaValues(kernel, cta) for cta in some_ctas(kernel, _CTAS))
+    """Some by chance, and the first and the last along each axis, where tensors begin and end."""
+    x, y, z = kernel.grid or (1, 1, 1)
+    corners = itertools.product({0, x - 1}, {0, y - 1}, {0, z - 1})
+    return (CtaValues(kernel, cta) for cta in dict.fromkeys([*corners, *some_ctas(kernel, _CTAS)]))
 
 
 def _is_decided(kernel: Kernel, value: Value) -> bool:

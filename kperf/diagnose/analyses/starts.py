@@ -84,8 +84,12 @@ def starts_of(kernel: Kernel) -> Starts | None:
     if len(accesses) < len(reached):
         return None
     count = math.prod(kernel.grid)
+    if count < 1:
+        return None
     computing = count * arithmetic_of_cta(kernel, kernel.operations) / H200.sms * 1e3 / H200.max_mhz
     asked, moved, once = _bytes(kernel, accesses, count)
+    if not asked:  # masks let nothing through
+        return None
     least = max(asked / _L2_BYTES_PER_NS, computing)
     starts = Starts(
         ctas=count,
@@ -138,9 +142,12 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
             "whole row",
             [],
         )
-    longer = int(min(times, _tiles_of_row(kernel, widest)))
+    of_row = _tiles_of_row(kernel, widest)
+    longer = 1 << (max(int(min(times, of_row)), 1).bit_length() - 1)  # tl.arange takes no other
+    if longer == 1:
+        return f"let a CTA work on {times} rows (heads, items) at once", []
     tiles = [
-        tile for factor in (2, 4, 8) if factor <= longer for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]
+        tile for factor in (2, 4, 8) if factor <= of_row for tile in scaled(kernel, widest.tensor.shape, factor)[-1:]
     ]
     block = named(scaled(kernel, widest.tensor.shape, longer), otherwise="a larger BLOCK")
     rows = "and" if longer < times else "or"

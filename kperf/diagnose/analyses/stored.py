@@ -19,14 +19,17 @@ def stored_before(written: Kernel) -> Iterator[tuple[Operation, Operation]]:
     """Loads of tiles, each with the last store before it that has all its addresses, in the same order.
 
     written: a kernel as it is written, in TTIR, whose loads stand in the iteration that uses them. The store may stand
-    in an earlier loop that goes over the same addresses. No other store or atomic to these addresses is between.
+    in an earlier loop that goes over the same addresses. No other store or atomic to these addresses is between, also
+    of an iteration before.
     """
     writes = list(written.named(*STORES, *ATOMICS))
     for load in written.named("tt.load"):
         earlier = [op for op in writes if op.line < load.line]
         for place in reversed(range(len(earlier))):
             if earlier[place].name in STORES and _is_same(written, earlier[place], load):
-                yield load, earlier[place]
+                later = [op for op in writes if op.line > load.line]
+                if not any(_changes_next(written, earlier[place], op, load) for op in later):
+                    yield load, earlier[place]
                 break
             if _may_change(written, earlier[place], load):
                 break
@@ -101,6 +104,22 @@ def _may_change(written: Kernel, write: Operation, load: Operation) -> bool:
         return True
     to, at = written.values.operand(write, 0), written.values.operand(load, 0)
     return bool(tensors & of_load) and (to is None or at is None or np.intersect1d(to.numbers, at.numbers).size > 0)
+
+
+def _changes_next(written: Kernel, store: Operation, write: Operation, load: Operation) -> bool:
+    """Whether a write behind a load may change what its next iteration loads, after the store, which runs no more.
+
+    To write to the addresses of the iteration itself changes nothing that a later one loads.
+    """
+    again = [loop for loop in loops_around(load) if loop not in loops_around(store)]
+    if not any(loop in loops_around(write) for loop in again):
+        return False
+    tensors = written.tensors_of(write)
+    if tensors and not tensors & written.memory_of(load):
+        return False
+    to, at = written.values.operand(write, 0), written.values.operand(load, 0)
+    same = to is not None and at is not None and np.array_equal(to.numbers, at.numbers)
+    return not (same and loops_around(write) == loops_around(load))
 
 
 def _runs_before(first: Operation, then: Operation) -> bool:

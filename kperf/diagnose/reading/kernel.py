@@ -41,6 +41,8 @@ from kperf.ir.ttgir import Module, Operation
 from kperf.ir.values import READS, Argument, Value, Values, arguments_of, inner_strides, iterations_of
 from kperf.trace.analyze.finding import Estimate, Finding, Level, Trial
 
+_UNKNOWN = {*LOOPS, *READS, *ATOMICS, "scf.if", "tt.get_num_programs"}
+"""What gives a condition that the integers of a launch do not say: results of loops and branches, data, the grid."""
 _MEMORY_OPCODES = {"load": ("LDG", "LDGSTS"), "store": ("STG",)}
 
 
@@ -170,7 +172,9 @@ class Kernel:
 
     def _is_taken(self, branch: Operation) -> bool | None:
         """Whether each CTA takes the first side of an `scf.if`, or none does; None where the launch does not say it."""
-        condition = self.launched_values.operand(branch, 0) if self.grid is not None else None
+        if self.grid is None or any(one.name in _UNKNOWN for one in self.launched_values.sources(branch, 0)):
+            return None
+        condition = self.launched_values.operand(branch, 0)
         if condition is None or condition.loaded or condition.program or condition.iterations:
             return None
         return bool(condition.numbers) if condition.arguments <= self.numbers.keys() else None

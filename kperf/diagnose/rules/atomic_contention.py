@@ -257,7 +257,8 @@ class _Waiting:
     def most(self) -> float:
         """If nobody works while another one of his lock holds it, and all else takes as long as a copy."""
         at_lock = self.waves * self.at_once * self.holding
-        return (self.moving + self.moving_held + at_lock) / max(self.moving, LAUNCH_MS * 1e6)
+        alone = (self.moving + self.moving_held + at_lock) / max(self.moving, LAUNCH_MS * 1e6)
+        return max(alone, self.likely)
 
 
 def _waiting(kernel: Kernel, loop: Operation, held: Sequence[Operation], in_line: int) -> _Waiting:

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from kperf.arch import H200
 from kperf.diagnose.analyses.divisions import distinct, division_cycles, is_of_elements
 from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.analyses.starts import holds_all, larger, starts_of
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
 from kperf.diagnose.reading.options import scaled, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
@@ -39,6 +41,8 @@ def _of_threads(kernel: Kernel) -> Iterator[Finding]:
     if widest is None:
         return
     elements = kernel.kept_at_launch(widest)
+    if elements < 1:
+        return
     masked = elements < min(widest.tensor.size, threads)
     if (elements > threads // 2 if masked else elements >= threads) or _is_computed_wider(kernel, widest):
         return
@@ -110,8 +114,9 @@ def _computed_in_vain(kernel: Kernel) -> Iterator[Finding]:
     widest = max(short, key=lambda one: one.tensor.size, default=None)
     if widest is None or _is_repeated(kernel, widest) or _is_computed_wider(kernel, widest):
         return
-    elements, tile = kernel.kept_at_launch(widest), widest.tensor.size
-    fitting = 1 << (elements - 1).bit_length()
+    elements, tile, fitting = kernel.kept_at_launch(widest), widest.tensor.size, _fitting(kernel, widest)
+    if fitting is None:
+        return
     of_tile = [op for op in kernel.operations if any(tensor.size == tile for tensor in tensor_types(op.rest)[:1])]
     divisions = distinct(op for op in of_tile if is_of_elements(kernel, op))
     computing = arithmetic_of_cta(kernel, of_tile) + division_cycles(kernel, divisions)
@@ -133,6 +138,16 @@ def _computed_in_vain(kernel: Kernel) -> Iterator[Finding]:
         estimate=(gain, 1.0, tile / fitting),
         candidates=scaled(kernel, widest.tensor.shape, fitting / tile, whole=True),
     )
+
+
+def _fitting(kernel: Kernel, access: Access) -> int | None:
+    """Elements of the smallest tile with what a mask keeps; None where that is no beginning of each dimension."""
+    mask = kernel.launched_values.operand(access.operation, mask_place(access.operation))
+    if mask is None:
+        return None
+    kept = np.broadcast_to(mask.numbers != 0, access.tensor.shape)
+    lengths = [int(places.max()) + 1 for places in np.nonzero(kept)]
+    return math.prod(1 << (length - 1).bit_length() for length in lengths) if kept.sum() == math.prod(lengths) else None
 
 
 def _is_repeated(kernel: Kernel, access: Access) -> bool:

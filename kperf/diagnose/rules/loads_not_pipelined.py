@@ -1,7 +1,7 @@
 """Loads of a loop with MMAs that wait for memory in each iteration."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -250,13 +250,14 @@ def _gain_of_loop(kernel: Kernel, loop: Operation) -> float:
     return iteration_of(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel)).gain
 
 
-def _share_of_loops(kernel: Kernel, loop: Operation, slower: float, among: Iterable[Operation]) -> float:
+def _share_of_loops(kernel: Kernel, loop: Operation, slower: float, among: Sequence[Operation]) -> float:
     """Of a CTA's time, in which it is in one of these loops, whose iterations take as long as this loop's.
 
     slower: times as long as by its waits alone that an iteration takes. 1 where it is not known how often one runs.
     """
-    counts = [kernel.times(one) * (kernel.typical_iterations(one) or math.inf) for one in among]
-    if kernel.resources is None or kernel.grid is None or math.inf in counts:
+    each = [kernel.typical_iterations(one) for one in among]
+    counts = [kernel.times(one) * count for one, count in zip(among, each, strict=True) if count]
+    if kernel.resources is None or kernel.grid is None or len(counts) < len(each) or not sum(counts):
         return 1.0
     waiting = iteration_of(kernel, loop, _waited_for(kernel, loop), resident_ctas(kernel)).waiting
     looping = slower * waiting * sum(counts)

@@ -101,11 +101,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield from _past_l1(kernel)
     of_stored = list(_stored_before(kernel))
     yield from of_stored
-    stored = {one.source.line for one in of_stored}
+    stored = {(one.source.file, one.source.line) for one in of_stored}
     again = {}
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
-        if earlier is not None and not _is_apart_from_wgmma(kernel, earlier, later) and _line(later) not in stored:
+        if earlier is not None and not _is_apart_from_wgmma(kernel, earlier, later) and _place(later) not in stored:
             again[later.operation.line] = earlier, later
     for earlier, later in again.values():
         before, names = frame_of(earlier.operation), names_of(later.value, kernel)
@@ -127,9 +127,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _line(access: Access) -> int:
+def _place(access: Access) -> tuple[str, int]:
     frame = frame_of(access.operation)
-    return frame.line if frame is not None else 0
+    return (frame.file, frame.line) if frame is not None else ("", 0)
 
 
 def _stored_before(kernel: Kernel) -> Iterator[Finding]:

@@ -10,6 +10,8 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import LEAST_TILE_BYTES, VECTOR_BYTES
 from kperf.trace.analyze.finding import Finding
 
+_MATRIX = 2
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of tiles with contiguous rows at a fixed distance, in a loop with MMAs."""
@@ -39,12 +41,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _advice(access: Access) -> str:
     """The call, with the tile as it lies in memory: the last dimension of a descriptor is the contiguous one."""
-    turned = access.contiguous == 0
-    lengths = list(reversed(access.tensor.shape)) if turned else list(access.tensor.shape)
+    shape = list(access.tensor.shape)
+    last = access.contiguous if access.contiguous is not None else len(shape) - 1
+    lengths = [*shape[:last], *shape[last + 1 :], shape[last]]
+    turned = last < len(shape) - 1
     return (
         f"make desc = tl.make_tensor_descriptor(pointer, shape, strides, block_shape={lengths}) in the kernel, after "
         "triton.set_allocator on the host, or a TensorDescriptor on the host; and load with desc.load"
-        + (", and .T, as the tile lies transposed in memory" if turned else "")
+        + (f", and {'.T' if len(shape) == _MATRIX else 'tl.permute'}, as the tile lies transposed in memory" * turned)
     )
 
 

@@ -85,7 +85,7 @@ def _more_ctas(kernel: Kernel) -> float:
         for place, one in widened_operands(kernel, op).items()
         if not one.is_byte and one.wide == "f32"
         for made in kernel.values.sources(op, place, until=_BUFFERS)
-        if made.name in _BUFFERS
+        if made.name in _BUFFERS and any(source.line == one.by.line for source in kernel.values.sources(made, 0))
     }
     then = ctas(kernel, shared_bytes=kernel.resources.shared_bytes - sum(tiles.values()) // 2)
     return max(min(then, math.prod(kernel.grid) // H200.sms), 1) / resident_ctas(kernel)
