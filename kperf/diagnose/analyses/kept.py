@@ -19,7 +19,7 @@ _CTAS = 16
 
 
 def kept_of_products(kernel: Kernel) -> Iterator[tuple[Operation, NDArray[np.bool_]]]:
-    """MMAs, and which elements of their tiles are stored in any CTA of the launch; without a launch, in each CTA."""
+    """MMAs, and which elements of their tiles are stored in any of some CTAs of a launch; without one, in each CTA."""
     for store in kernel.named(*STORES):
         kept = _kept(kernel, store)
         mma = _product(kernel, store, kept.shape) if kept is not None else None
