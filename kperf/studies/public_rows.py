@@ -121,7 +121,8 @@ def came_of(rows: Sequence[PublicRow]) -> str:
         f"{FASTER - 1:.0%} faster"
         f"{_gains(gained)}",
         f"{len(slower)} {agreeing(len(slower), 'makes', 'make')} it slower{_gains(slower)}",
-        f"{len(little)} {agreeing(len(little), 'makes', 'make')} it neither faster by 10% nor slower{_gains(little)}",
+        f"{len(little)} {agreeing(len(little), 'makes', 'make')} it neither faster by {FASTER - 1:.0%} nor slower"
+        f"{_gains(little)}",
     ]
     counts = f"By the 95% intervals of the gains, {', '.join(parts[:2])}, and {parts[2]}."
     different = len(rows) - len(same)

@@ -102,11 +102,11 @@ def launched_ctas(kernel: Kernel) -> int:
     return math.ceil(math.prod(kernel.grid) / H200.sms)
 
 
-def resident_ctas(kernel: Kernel) -> int:
-    """CTAs on an SM in the launch; one where that is not known."""
+def resident_ctas(kernel: Kernel, *, shared_bytes: int | None = None) -> int:
+    """CTAs on an SM in the launch, of the kernel with other shared bytes a CTA; one where that is not known."""
     if kernel.resources is None or kernel.grid is None:
         return 1
-    return max(min(ctas(kernel), math.prod(kernel.grid) // H200.sms), 1)
+    return max(min(ctas(kernel, shared_bytes=shared_bytes), math.prod(kernel.grid) // H200.sms), 1)
 
 
 def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:

@@ -13,7 +13,7 @@ from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, ctas
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
-from kperf.diagnose.reading.options import named, scaled
+from kperf.diagnose.reading.options import named, scaled, tile_for
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
 
@@ -136,7 +136,7 @@ def larger(kernel: Kernel, widest: Access, times: int) -> tuple[str, list[dict[s
     if is_row(kernel, widest):
         return f"let a CTA work on {times} rows at once, a tile of {times} x BLOCK", []
     if holds_all(kernel, widest):
-        row = 1 << (kernel.kept_at_launch(widest) - 1).bit_length()
+        row = tile_for(kernel.kept_at_launch(widest))
         return (
             f"let a CTA work on {times} rows (heads, items) at once, a tile of {times} x {row}: now the tile holds one "
             "whole row",

@@ -13,6 +13,11 @@ LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
 
 
+def tile_for(elements: int) -> int:
+    """The length of the shortest tile that holds so many elements: `tl.arange` takes powers of two alone."""
+    return 1 << max(elements - 1, 0).bit_length()
+
+
 def with_option(kernel: Kernel, written: str) -> str:
     """Where an option such as `num_warps=8` is to be written: at the launch, or in the autotuner's list."""
     tunings = kernel.history.tunings if kernel.history is not None else ()

@@ -11,6 +11,7 @@ from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cy
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.masks import CASTS, is_fixed, masked, source
 from kperf.diagnose.reading.operations import LOADS, STORES, inside, loops_around, mask_place, own
+from kperf.diagnose.reading.options import tile_for
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
@@ -210,7 +211,7 @@ class _Way:
 def _ways(kernel: Kernel, sort: _Sort, used: Sequence[int], cycles: float) -> Iterator[_Way]:
     """Ways to the elements at these places, which are in order."""
     ends = [used[-1] + 1] if sort.halvings else _from_ends(sort, used)
-    kept = [1 << (count - 1).bit_length() for count in ends]
+    kept = [tile_for(count) for count in ends]
     if max(kept) * _FEWER <= sort.length:
         exchanged = sum(_exchanged(sort, one) for one in kept)
         yield _Way(cycles * exchanged / _exchanged(sort, sort.kept), _written(kept))

@@ -12,7 +12,7 @@ from kperf.diagnose.analyses.starts import holds_all, larger, starts_of
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mask_place
-from kperf.diagnose.reading.options import scaled, with_option
+from kperf.diagnose.reading.options import scaled, tile_for, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
@@ -93,7 +93,7 @@ def _cut_off(kernel: Kernel) -> Iterator[Finding]:
     if speedup < MEDIUM_GAIN:
         return
     elements, tile = kept[widest.operation.line], widest.tensor.size
-    fitting = 1 << (elements - 1).bit_length()
+    fitting = tile_for(elements)
     yield kernel.finding(
         RULE.id,
         widest.operation,
@@ -147,7 +147,7 @@ def _fitting(kernel: Kernel, access: Access) -> int | None:
         return None
     kept = np.broadcast_to(mask.numbers != 0, access.tensor.shape)
     lengths = [int(places.max()) + 1 for places in np.nonzero(kept)]
-    return math.prod(1 << (length - 1).bit_length() for length in lengths) if kept.sum() == math.prod(lengths) else None
+    return math.prod(map(tile_for, lengths)) if kept.sum() == math.prod(lengths) else None
 
 
 def _is_repeated(kernel: Kernel, access: Access) -> bool:

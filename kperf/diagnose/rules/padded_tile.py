@@ -15,7 +15,7 @@ from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, mma_cycle
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mma_element, mma_shape, own
-from kperf.diagnose.reading.options import LEAST_TILE, scaled
+from kperf.diagnose.reading.options import LEAST_TILE, scaled, tile_for
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, PADDED_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
@@ -54,9 +54,9 @@ class _Dimension:
     @property
     def tiles(self) -> tuple[int, ...]:
         """One tile, or two where they are shorter together: 80 in 64 and 16, and not in 128."""
-        whole = min(max(self.least, _power_of_two(self.used)), self.length)
+        whole = min(max(self.least, tile_for(self.used)), self.length)
         half = whole // 2
-        rest = max(self.least, _power_of_two(self.used - half)) if half >= self.least else whole
+        rest = max(self.least, tile_for(self.used - half)) if half >= self.least else whole
         return (half, rest) if half + rest < whole else (whole,)
 
 
@@ -71,7 +71,7 @@ def _thrown_away(kernel: Kernel) -> Iterator[Finding]:
     for mma, kept in kept_of_products(kernel):
         for side, length in enumerate(kept.shape):
             used = int(kept.any(axis=1 - side).sum())
-            wanted = max(LEAST_TILE, 1 << (used - 1).bit_length())
+            wanted = max(LEAST_TILE, tile_for(used))
             if 0 < used <= PADDED_SHARE * length and wanted < length:
                 yield _finding(kernel, mma, side, length, used, wanted)
 
@@ -264,11 +264,6 @@ def _reach(used: NDArray[np.bool_], across: int) -> int:
     """How many rows (across 1) or columns (0) there are up to the last one with a used element; all where none has."""
     places = np.nonzero(used)[1 - across]
     return int(places.max()) + 1 if places.size else used.shape[1 - across]
-
-
-def _power_of_two(number: int) -> int:
-    """The next one that is not smaller."""
-    return 1 << max(number - 1, 0).bit_length()
 
 
 RULE = Rule("padded-tile", "Padding that an MMA multiplies", check)

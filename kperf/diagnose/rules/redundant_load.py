@@ -38,7 +38,7 @@ from kperf.diagnose.reading.operations import (
     loops_around,
     own,
 )
-from kperf.diagnose.reading.options import with_option
+from kperf.diagnose.reading.options import tile_for, with_option
 from kperf.diagnose.reading.pointers import name_of, names_of
 from kperf.diagnose.reading.strides import next_cta
 from kperf.diagnose.rule import Rule
@@ -342,7 +342,7 @@ class _Row:
     @property
     def tile(self) -> int:
         """The elements of one tile that holds it, whose length is a power of two."""
-        return 1 << max((self.elements or 0) - 1, 0).bit_length()
+        return tile_for(self.elements or 0)
 
     @property
     def fits(self) -> bool:

@@ -18,7 +18,7 @@ from kperf.diagnose.reading.operations import (
     loops_around,
     own,
 )
-from kperf.diagnose.reading.options import with_option
+from kperf.diagnose.reading.options import tile_for, with_option
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
@@ -109,7 +109,7 @@ def _fewer_warps(kernel: Kernel, loop: Operation, moving: Sequence[Operation], e
     numbers = (kernel.iterations(loop) or 0) * elements
     if not 0 < numbers < kernel.threads:
         return ""
-    tile = 1 << (numbers - 1).bit_length()
+    tile = tile_for(numbers)
     warps = warps_of_vectors(kernel, tile * max(map(number_bytes, moving)))
     ways = [with_option(kernel, f"num_warps={warps}")] if warps < kernel.num_warps else []
     if (rows := kernel.threads // tile) > 1:

@@ -1,11 +1,9 @@
 """Operands of an MMA that were narrower numbers in memory and were widened before it."""
 
-import math
 from collections.abc import Iterator, Mapping
 
-from kperf.arch import H200
 from kperf.diagnose.analyses.loops import largest_bytes
-from kperf.diagnose.analyses.occupancy import ctas, resident_ctas
+from kperf.diagnose.analyses.occupancy import resident_ctas
 from kperf.diagnose.analyses.operands import (
     WORDS,
     Widened,
@@ -77,7 +75,7 @@ def _is_of_caller(conversion: Operation, mma: Operation) -> bool:
 
 def _more_ctas(kernel: Kernel) -> float:
     """How many times as many CTAs an SM has if each widened operand takes half of its shared memory."""
-    if kernel.resources is None or kernel.grid is None:
+    if kernel.resources is None:
         return 1.0
     tiles = {
         made.line: largest_bytes(made)
@@ -87,8 +85,8 @@ def _more_ctas(kernel: Kernel) -> float:
         for made in kernel.values.sources(op, place, until=_BUFFERS)
         if made.name in _BUFFERS and any(source.line == one.by.line for source in kernel.values.sources(made, 0))
     }
-    then = ctas(kernel, shared_bytes=kernel.resources.shared_bytes - sum(tiles.values()) // 2)
-    return max(min(then, math.prod(kernel.grid) // H200.sms), 1) / resident_ctas(kernel)
+    narrow = kernel.resources.shared_bytes - sum(tiles.values()) // 2
+    return resident_ctas(kernel, shared_bytes=narrow) / resident_ctas(kernel)
 
 
 def _of_bytes(kernel: Kernel, op: Operation, one: Widened, other: Widened) -> Iterator[Finding]:
