@@ -16,7 +16,8 @@ from kperf.compat.triton.launches import LaunchCall, intercepted_launches, refus
 from kperf.compat.triton.tuning import noted_calls
 from kperf.console import WholeConsole, agreeing
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_timeline
 from kperf.diagnose.experiments import Experiments, is_refuted
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.page import page

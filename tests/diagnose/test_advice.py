@@ -9,7 +9,8 @@ from kperf.arch import GFX942, SM_90A, SM_100A
 from kperf.diagnose import inputs
 from kperf.diagnose.analyses import ends_of_spills
 from kperf.diagnose.analyses.largest import largest_value
-from kperf.diagnose.engine import diagnose, diagnose_all, ranked
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import loops_around
 from kperf.ir.ttgir import Module
