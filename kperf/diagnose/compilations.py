@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from kperf.diagnose.candidates import checked
 from kperf.diagnose.engine import diagnose, key_of, merged, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.reading.kernel import Kernel
@@ -12,13 +13,13 @@ _Function = tuple[str, Source, bool]
 
 
 def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
-    """Each kernel: of an autotuner's configurations the best, and all that it was compiled for together.
+    """Each kernel, with advice that was compiled: of a tuner's configurations the best, and all compilations together.
 
     Which configuration is fastest, a GPU would have to say.
     """
     of_function: dict[_Function, list[Diagnosis]] = {}
     for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        of_function.setdefault(_function_of(kernel, diagnosis), []).append(diagnosis)
+        of_function.setdefault(_function_of(kernel, diagnosis), []).append(checked(kernel, diagnosis))
     return [_together(compilations) for compilations in of_function.values()]
 
 

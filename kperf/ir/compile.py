@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -262,7 +262,12 @@ def recompiled(kernel: Any, changes: Mapping[str, Any]) -> CompiledKernel | None
     own = constexprs_of(kernel)
     constexprs = {name: value for name, value in changes.items() if name in own}
     options = options_of(kernel) | {name: value for name, value in changes.items() if name not in own}
-    with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _standard_error_to(Path(folder) / "diagnostics"),
+        redirect_stdout(None),  # Triton prints the PTX that ptxas refuses
+        whole_cache(),
+    ):
         try:
             return triton.compile(source_with(kernel, constexprs), target=kernel.metadata.target, options=options)
         except json.JSONDecodeError:  # half a file in Triton's cache

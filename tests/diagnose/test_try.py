@@ -21,8 +21,8 @@ from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
 from kperf.diagnose.command import show
-from kperf.diagnose.experiments import naming
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.results import naming
 from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
@@ -268,7 +268,7 @@ def test_a_candidate_that_is_wrong_is_dropped(diagnose, monkeypatch):
     assert dropped(one, "loads-not-pipelined") == dict.fromkeys(
         ("num_stages=3", "num_stages=4"), "it computes something else than the original"
     )
-    assert "not measured with num_stages=3; num_stages=4: it computes something else than the original\n" in said
+    assert "left out num_stages=3; num_stages=4: it computes something else than the original\n" in said
     assert c.isfinite().all()
 
 

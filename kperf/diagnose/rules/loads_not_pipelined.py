@@ -531,4 +531,4 @@ def _reason(  # noqa: PLR0911 (a case a reason)
     )
 
 
-RULE = Rule("loads-not-pipelined", "Loads of an MMA that are not pipelined", check, only_options=True)
+RULE = Rule("loads-not-pipelined", "Loads of an MMA that are not pipelined", check, only_options=True, by_options=True)

@@ -163,5 +163,10 @@ def _first(kernel: Kernel) -> tuple[str, str]:
 
 
 RULE = Rule(
-    "register-spills", "Registers spilled to memory", check, needs="machine code", explained_by=("too-few-warps",)
+    "register-spills",
+    "Registers spilled to memory",
+    check,
+    needs="machine code",
+    explained_by=("too-few-warps",),
+    by_options=True,
 )

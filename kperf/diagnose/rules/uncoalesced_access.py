@@ -458,4 +458,4 @@ def _weight(kernel: Kernel, access: Access, size: int | None = None) -> int:
     return (access.tile_bytes if size is None else size) * kernel.times(access.operation)
 
 
-RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check)
+RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check, by_options=True)

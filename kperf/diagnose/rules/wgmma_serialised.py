@@ -228,4 +228,5 @@ RULE = Rule(
     needs="machine code",
     targets=(SM_90A.name,),
     explained_by=("emulated-float32",),
+    by_options=True,
 )
