@@ -61,7 +61,12 @@ def one_stage():
 
 def test_advice_that_helps_stays_as_it_is_and_no_more_is_compiled(one_stage, monkeypatch):
     compiled, make = [], candidates.with_change
-    monkeypatch.setattr(candidates, "with_change", lambda kernel, change: compiled.append(change) or make(kernel, change))
+
+    def noted(kernel, change):
+        compiled.append(change)
+        return make(kernel, change)
+
+    monkeypatch.setattr(candidates, "with_change", noted)
     kernel, diagnosis = one_stage
     assert checked(kernel, diagnosis) == diagnosis
     assert compiled == [{"num_stages": 3}]
