@@ -38,7 +38,8 @@ def test_a_tile_that_spills_registers_is_left_out(capfd):
     (diagnosis,) = diagnose_all([kernel])
     finding = of(diagnosis, "wgmma-unused")
     why = left_out(finding)["BLOCK_H=64"]
-    assert why.startswith("then 1072 bytes of a thread's registers are spilled") and why.endswith("[register-spills]")
+    assert why.startswith("then 1072 bytes of a thread's registers are spilled")
+    assert why.endswith("[register-spills]")
     console = WholeConsole(file=io.StringIO())
     command.show(console, Diagnoses(kernels=[diagnosis]), command.Request())
     assert f"left out BLOCK_H=64: {why}\n" in console.file.getvalue()
