@@ -6,7 +6,7 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
 READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _PROGRAMS = {"x": 5, "y": 3, "z": 2}
+_ANY_GRID = dict.fromkeys("xyz", 1024)
 DISTANCE = 1 << 40
 """From one pointer argument to the next."""
 _ANY_BYTE, _ANY_NUMBER = (0, 1 << 8), (1 << 12, 1 << 24)
@@ -104,17 +105,18 @@ class Values:
         multiples: frozenset[str] = frozenset(),
         first_along: str = "",
         *,
-        alone_along: str = "",
+        grid: Mapping[str, int] | None = None,
     ) -> None:
         """`known`: the numbers of arguments, by name without `%`, where a launch says them.
 
         `multiples`: arguments that are taken as multiples of 16, beside those that the compiler knows to be some.
         The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`, and the first
-        one along the axes `first_along`. Along the axes `alone_along` there is no other one.
+        one along the axes `first_along`. `grid`: CTAs along each axis: along one with a single CTA there is no other.
         """
-        self._alone = alone_along
+        self._grid = grid or _ANY_GRID
+        self._alone = "".join(axis for axis, count in self._grid.items() if count == 1)
         programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
-        self._programs = programs | dict.fromkeys(first_along + alone_along, 0)
+        self._programs = programs | dict.fromkeys(first_along + self._alone, 0)
         self._made: dict[tuple[int, str], Operation] = {}
         self._carried: dict[tuple[int, str], Carried] = {}
         for op in module.walk():
@@ -286,7 +288,7 @@ class Values:
             axis = op.rest.split()[0]
             return Value(np.array(self._programs.get(axis, 1), dtype=np.int64), program=axis not in self._alone)
         if name == "tt.get_num_programs":
-            return Value(np.array(1024, dtype=np.int64))
+            return Value(np.array(self._grid[op.rest.split()[0]], dtype=np.int64))
         if name == "tt.make_range":
             ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", op.rest)}
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))

@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.ir.ttgir import Operation
-from kperf.ir.values import Value, Values
+from kperf.ir.values import Values
 
 Cta = tuple[int, int, int]
 """Program ids along x, y and z."""
@@ -20,12 +19,6 @@ class CtaValues(Values):
         self.__dict__ |= vars(kernel.launched_values)
         self._found = {}
         self._programs = dict(zip("xyz", cta, strict=True))
-        self._grid = dict(zip("xyz", kernel.grid or (), strict=True))
-
-    def _of_operation(self, op: Operation) -> Value | None:
-        if op.name == "tt.get_num_programs":
-            return Value(np.array(self._grid[op.rest.split()[0]], dtype=np.int64))
-        return super()._of_operation(op)
 
 
 def some_ctas(kernel: Kernel, most: int) -> list[Cta]:

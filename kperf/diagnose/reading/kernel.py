@@ -142,9 +142,9 @@ class Kernel:
 
         Along an axis of the grid that has one CTA, its number is 0, and no CTA has another one.
         """
-        alone = "".join(axis for axis, count in zip("xyz", self.grid or (), strict=False) if count == 1)
+        grid = dict(zip("xyz", self.grid, strict=True)) if self.grid is not None else None
         known = self.known | self.numbers
-        return Values(self.module, known, self.next_along, self.assumed, self.first_along, alone_along=alone)
+        return Values(self.module, known, self.next_along, self.assumed, self.first_along, grid=grid)
 
     def iterations(self, loop: Operation) -> int | None:
         """How often a loop runs, by the integers of the launch; None where they do not say it."""

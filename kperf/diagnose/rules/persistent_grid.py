@@ -2,22 +2,22 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import H200, SM_90A
+from kperf.arch import H200, H200_FIRST_L2_LATENCY, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.analyses.loops import carried, innermost
-from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas, moved_bytes
 from kperf.diagnose.analyses.waves import bounds_of, memory_bounds, origins_of
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOOPS, MMAS, inside, loops_around
+from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, inside, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
-from kperf.ir.loops import loop_begins
+from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SEVERE_GAIN
+from kperf.ir.loops import BOUNDS, loop_begins
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -29,11 +29,15 @@ GPU's power and L2 with fewer others during a last wave."""
 
 @dataclass(frozen=True)
 class _Launch:
-    """Programs that share tiles: program p has the tiles p, p + programs and so on."""
+    """Programs that share tiles: program p has the tiles p, p + programs and so on.
+
+    waiting_ms: for which one waits for memory, where it does little else; else 0.
+    """
 
     programs: int
     tiles: int
     slots: int
+    waiting_ms: float = 0.0
 
     def waves(self) -> list[tuple[int, int]]:
         """Of each wave: its programs, and the tiles of the one that has most."""
@@ -54,7 +58,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """By the grid, where another number of programs computes the same tiles in less time.
 
     The number is free where a loop over tiles begins at the program's id, and its step is the number of programs. Tiles
-    that wait for memory are left out: fewer SMs may be enough for its rate.
+    whose bytes take longest are left out: fewer SMs may be enough for memory's rate.
     """
     launch = _launch_of(kernel)
     if launch is None or memory_bounds(kernel):
@@ -63,6 +67,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     others = [_Launch(min(held * H200.sms, launch.tiles), launch.tiles, launch.slots) for held in range(1, room + 1)]
     best = max(others, key=launch.gain)
     most = launch.gain(best)
+    if launch.waiting_ms:  # the launch's own time stays
+        most = (launch.waiting_ms + LAUNCH_MS) / (launch.waiting_ms / most + LAUNCH_MS)
     if most < MEDIUM_GAIN:
         return
     held = math.ceil(best.programs / H200.sms)
@@ -90,9 +96,8 @@ def _message(launch: _Launch) -> str:
             f"take {tiles} {agreeing(tiles, 'tile', 'tiles')} each"
         )
     if launch.programs < H200.sms:
-        return (
-            f"{launch.programs} persistent programs leave {H200.sms - launch.programs} of {H200.sms} SMs without work"
-        )
+        are = agreeing(launch.programs, "persistent program leaves", "persistent programs leave")
+        return f"{launch.programs} {are} {H200.sms - launch.programs} of {H200.sms} SMs without work"
     more = launch.programs % H200.sms
     return (
         f"{fit}, and the launch has {launch.programs}: {more} {agreeing(more, 'SM has', 'SMs have')} one program more "
@@ -101,19 +106,20 @@ def _message(launch: _Launch) -> str:
 
 
 def _launch_of(kernel: Kernel) -> _Launch | None:
-    """None where no loop shares tiles among the programs, or where a tile is not known to be computed."""
+    """None where no loop shares tiles among the programs, or where more programs may have nothing to gain."""
     count = math.prod(kernel.grid or ())
-    origins = origins_of(kernel) if count > 1 and max(kernel.grid or ()) == count else None
+    origins = origins_of(kernel) if count and max(kernel.grid or ()) == count else None
     if origins is None or kernel.resources is None or not ctas(kernel):
         return None
     loops = [loop for loop in kernel.named(*LOOPS) if not loops_around(loop)]
-    tiles = [_tiles(origins, loop, count) for loop in loops]
+    tiles = [_tiles(kernel, origins, loop, count) for loop in loops]
     others = [loop for loop, shared in zip(loops, tiles, strict=True) if not shared]
     if not any(tiles) or not all(_differs(origins, loop) for loop in others):
         return None
-    if not any(_computes(kernel, loop) for loop in loops):
+    waiting_ms = 0.0 if any(_computes(kernel, loop) for loop in loops) else _waiting_ms(kernel, loops, count)
+    if waiting_ms is None:
         return None
-    return _Launch(count, max(tiles), ctas(kernel) * H200.sms)
+    return _Launch(count, max(tiles), ctas(kernel) * H200.sms, waiting_ms)
 
 
 def _differs(origins: Origins, loop: Operation) -> bool:
@@ -125,16 +131,24 @@ def _differs(origins: Origins, loop: Operation) -> bool:
     return bounds is not None and bounds[1].size > 1
 
 
-def _tiles(origins: Origins, loop: Operation, count: int) -> int:
+def _tiles(kernel: Kernel, origins: Origins, loop: Operation, count: int) -> int:
     """Iterations of a loop in all programs, of which each begins at its id and takes every `count`th one; else 0."""
     bounds = bounds_of(origins, loop) if loop.name == "scf.for" else _bounds_of_while(origins, loop)
     if bounds is None:
         return 0
     begins, end, step = bounds
+    if count == 1:  # the numbers are those of any loop: it is the source that takes them of the grid
+        return kernel.iterations(loop) or 0 if _is_of_grid(kernel, loop) else 0
     apart = np.unique(np.diff(begins)) if begins.shape == (count,) else np.zeros(0)
     if len(apart) != 1 or apart[0] <= 0 or end.size != 1 or step.size != 1 or step.flat[0] != apart[0] * count:
         return 0
     return max(math.ceil((int(end.flat[0]) - int(begins[0])) / int(apart[0])), 0)
+
+
+def _is_of_grid(kernel: Kernel, loop: Operation) -> bool:
+    """Whether a loop begins at the program's id, and its step is the number of programs."""
+    begin, _, step = ({op.name for op in kernel.values.sources(loop, place)} for place in BOUNDS)
+    return loop.name == "scf.for" and "tt.get_program_id" in begin and "tt.get_num_programs" in step
 
 
 def _bounds_of_while(origins: Origins, loop: Operation) -> tuple[NDArray[np.int64], ...] | None:
@@ -159,6 +173,18 @@ def _computes(kernel: Kernel, loop: Operation) -> bool:
         return True
     inner = [one for one in innermost(kernel) if one is loop or loop in loops_around(one)]
     return any(arithmetic_bounds(kernel, one) for one in inner)
+
+
+def _waiting_ms(kernel: Kernel, loops: Sequence[Operation], count: int) -> float | None:
+    """For which a program waits for the loads of loops; None where all SMs together ask for what memory can give.
+
+    Each iteration waits for its loads, which fewer programs than SMs do not hide.
+    """
+    loads = [op for loop in loops for op in inside(loop) if op.name in LOADS]
+    at_once = count * moved_bytes(kernel, loads)
+    if not loads or count >= H200.sms or at_once >= LEAST_SM_BYTES * H200.sms:
+        return None
+    return max(map(kernel.times, loads)) * H200_FIRST_L2_LATENCY / (H200.max_mhz * 1e3)
 
 
 RULE = Rule(
