@@ -96,14 +96,31 @@ def least_ctas(kernel: Kernel) -> int:
     return next(filter(enough, range(1, fit + 1)), fit)
 
 
+def ctas_of_sm(count: int) -> int:
+    """Of so many CTAs those of one SM of an H200; of the SMs with most where they are no multiple."""
+    return math.ceil(count / H200.sms)
+
+
 def launched_ctas(kernel: Kernel) -> int:
     """CTAs of the launch for each SM, of an H200."""
     assert kernel.grid is not None
-    return math.ceil(math.prod(kernel.grid) / H200.sms)
+    return ctas_of_sm(math.prod(kernel.grid))
+
+
+def held_ctas(kernel: Kernel) -> int:
+    """CTAs that the SMs with most of them hold at once in the launch; as many as fit where no launch is known.
+
+    One where that is not known either.
+    """
+    fit = max(ctas(kernel), 1) if kernel.resources is not None else 1
+    return fit if kernel.grid is None else min(fit, launched_ctas(kernel))
 
 
 def resident_ctas(kernel: Kernel, *, shared_bytes: int | None = None) -> int:
-    """CTAs on an SM in the launch, of the kernel with other shared bytes a CTA; one where that is not known."""
+    """CTAs that every SM holds at once in the launch, of the kernel with other shared bytes a CTA.
+
+    One where that is not known, and of launches of fewer CTAs than SMs.
+    """
     if kernel.resources is None or kernel.grid is None:
         return 1
     return max(min(ctas(kernel, shared_bytes=shared_bytes), math.prod(kernel.grid) // H200.sms), 1)

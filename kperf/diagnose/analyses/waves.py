@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, operations
 from kperf.diagnose.analyses.loops import innermost, largest_bytes, tile_bytes
-from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, ctas_of_sm
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import (
     LOADS,
@@ -83,7 +83,7 @@ class Schedule:
     @property
     def compute_cycles(self) -> float:
         """Of the launch: an SM has its CTAs of a wave one after another, and waits at the end of each wave."""
-        return sum(math.ceil(wave / H200.sms) for wave in self.waves) * self.cycles
+        return sum(ctas_of_sm(wave) for wave in self.waves) * self.cycles
 
     def traffic(self, order: Numbers | None = None) -> int:
         """Bytes that the loops load from device memory, where CTAs start in this order, else in that of the launch."""

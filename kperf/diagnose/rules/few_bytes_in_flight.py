@@ -13,6 +13,7 @@ from kperf.diagnose.analyses.occupancy import (
     bytes_at_once,
     ctas,
     gain_of_more_bytes,
+    held_ctas,
     moved_bytes,
     warps_of_vectors,
 )
@@ -120,7 +121,7 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
     """
     if kernel.grid is None or kernel.resources is None:
         return
-    resident = min(ctas(kernel), math.ceil(math.prod(kernel.grid) / H200.sms))
+    resident = held_ctas(kernel)
     latency = LEAST_SM_BYTES / kernel.arch.memory_bytes_per_cycle
     for loop in loops:
         mine = [access for access in kernel.accesses if access.operation in list(own(loop))]

@@ -26,7 +26,7 @@ from kperf.diagnose.analyses.stages import (
     stages_in_words,
     waited_for,
 )
-from kperf.diagnose.analyses.unpipelined import BY_STAGES, gain_of_pieces, stride_unless_one, why_not_pipelined
+from kperf.diagnose.analyses.unpipelined import gain_of_pieces, lacks_stages, stride_unless_one, why_not_pipelined
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
 from kperf.diagnose.analyses.waits import cycles_beside_loops, iteration_of
 from kperf.diagnose.analyses.waves import memory_bounds
@@ -35,12 +35,7 @@ from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, STORES, own
 from kperf.diagnose.reading.options import named, scaled
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import (
-    BUFFERED_ELEMENTS,
-    MEDIUM_GAIN,
-    SEVERE_GAIN,
-    SM_BYTES_IN_FLIGHT,
-)
+from kperf.diagnose.thresholds import BUFFERED_ELEMENTS, MEDIUM_GAIN, SEVERE_GAIN, SM_BYTES_IN_FLIGHT
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import LEVELS, Finding, Level
@@ -82,64 +77,71 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield from _dependent(kernel, loop)
             continue
         for op in waited_for(kernel, loop):
-            sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
-            if max(sizes, default=0) >= BUFFERED_ELEMENTS and _is_stored_too(kernel, loop, op):
-                yield kernel.finding(
-                    RULE.id,
-                    op,
-                    "medium",
-                    "the loop adds to what is in memory: each iteration loads a tile, waits for it, and stores it "
-                    "again",
-                    "add with tl.atomic_add, for which no thread waits; or let each program sum its own output tile in "
-                    "registers, and store it once after the loop",
-                    {"elements": max(sizes)},
-                    confidence="medium",
-                    estimate=_gain_in_registers(kernel, loop, op),
-                )
-            elif max(sizes, default=0) >= BUFFERED_ELEMENTS:
-                alone = next((stages for stages in (2, 3) if leaves_one_cta(kernel, loop, stages)), 0)
-                fitting = fitting_stages(kernel, stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
-                why, advice = why_not_pipelined(kernel, loop, op, "2" if alone else stages_in_words(kernel, fitting))
-                if not fitting and why in map(BY_STAGES.format, UNPIPELINED):
-                    advice = _TOO_LARGE.format(
-                        _halves(kernel, [length for tensor in tensor_types(op.rest) for length in tensor.shape])
-                    )
-                elif why not in map(BY_STAGES.format, UNPIPELINED) and loop.name == "scf.for":
-                    advice += room_in_words(kernel, loop)
-                stride = stride_unless_one(kernel, op)
-                hidden = _is_hidden(kernel, loop)
-                covered = resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN
-                gain, most = _gain(kernel, loop, gain_of_pieces(kernel, loop, op))
-                line = loop_line(kernel, loop, op)
-                yield kernel.finding(
-                    RULE.id,
-                    op,
-                    "low" if stride or hidden else "medium" if alone else _severity(kernel, loop, gain),
-                    "the load is not pipelined, so each iteration"
-                    + f" of the loop on line {line}" * bool(line)
-                    + f" waits for memory: {why}"
-                    + (_HIDDEN.format(ctas(kernel) - 1) if hidden else "")
-                    + (_OTHERS.format(resident_ctas(kernel) - 1) if covered and not hidden else "")
-                    + (f", unless {stride} is 1" if stride else ""),
-                    f"if {stride} is 1, say so with i32:1 in --signature"
-                    if stride
-                    else _HALVED.format(_halves(kernel, depths_of_sums(loop)))
-                    if alone == 2
-                    else advice + (_ALONE.format(alone) if alone else ""),
-                    {
-                        "elements": max(sizes),
-                        "num_stages": stages_of(kernel, loop) or 0,
-                        **({"loop_line": line} if line else {}),
-                    },
-                    estimate=(1.05, 1.0, 1.5)
-                    if hidden
-                    else _ESTIMATES[alone]
-                    if alone
-                    else (gain, min(gain, 1.2), most),
-                    candidates=[{"num_stages": stages} for stages in fitting]
-                    if kernel.num_stages in UNPIPELINED and own_stages(kernel, loop) is None and alone != 2
-                    else (),
-                )
+            elements = max((tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2), default=0)
+            if elements >= BUFFERED_ELEMENTS:
+                of_load = _of_sums if _is_stored_too(kernel, loop, op) else _of_tile
+                yield of_load(kernel, loop, op, elements)
+
+
+def _of_sums(kernel: Kernel, loop: Operation, op: Operation, elements: int) -> Finding:
+    """Of a tile to which each iteration adds in memory."""
+    return kernel.finding(
+        RULE.id,
+        op,
+        "medium",
+        "the loop adds to what is in memory: each iteration loads a tile, waits for it, and stores it again",
+        "add with tl.atomic_add, for which no thread waits; or let each program sum its own output tile in registers, "
+        "and store it once after the loop",
+        {"elements": elements},
+        confidence="medium",
+        estimate=_gain_in_registers(kernel, loop, op),
+    )
+
+
+def _of_tile(kernel: Kernel, loop: Operation, op: Operation, elements: int) -> Finding:
+    """Of a tile that stages would load ahead; `alone`: as many of them as take its second CTA from an SM, else 0."""
+    alone = next((stages for stages in (2, 3) if leaves_one_cta(kernel, loop, stages)), 0)
+    fitting = fitting_stages(kernel, stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
+    why, advice = why_not_pipelined(kernel, loop, op, "2" if alone else stages_in_words(kernel, fitting))
+    if lacks_stages(kernel, loop) and not fitting:
+        lengths = [length for tensor in tensor_types(op.rest) for length in tensor.shape]
+        advice = _TOO_LARGE.format(_halves(kernel, lengths))
+    elif loop.name == "scf.for" and not lacks_stages(kernel, loop):
+        advice += room_in_words(kernel, loop)
+    stride, line = stride_unless_one(kernel, op), loop_line(kernel, loop, op)
+    if stride:
+        advice = f"if {stride} is 1, say so with i32:1 in --signature"
+    elif alone == 2:
+        advice = _HALVED.format(_halves(kernel, depths_of_sums(loop)))
+    elif alone:
+        advice += _ALONE.format(alone)
+    gain, most = _gain(kernel, loop, gain_of_pieces(kernel, loop, op))
+    severity, estimate, meanwhile = _severity(kernel, loop, gain), (gain, min(gain, 1.2), most), ""
+    if alone:
+        severity, estimate = "medium", _ESTIMATES[alone]
+    if _is_hidden(kernel, loop):
+        severity, estimate, meanwhile = "low", (1.05, 1.0, 1.5), _HIDDEN.format(ctas(kernel) - 1)
+    elif resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN:
+        meanwhile = _OTHERS.format(resident_ctas(kernel) - 1)
+    return kernel.finding(
+        RULE.id,
+        op,
+        "low" if stride else severity,
+        "the load is not pipelined, so each iteration"
+        + f" of the loop on line {line}" * bool(line)
+        + f" waits for memory: {why}{meanwhile}"
+        + (f", unless {stride} is 1" if stride else ""),
+        advice,
+        {
+            "elements": elements,
+            "num_stages": stages_of(kernel, loop) or 0,
+            **({"loop_line": line} if line else {}),
+        },
+        estimate=estimate,
+        candidates=[{"num_stages": stages} for stages in fitting]
+        if kernel.num_stages in UNPIPELINED and own_stages(kernel, loop) is None and alone != 2
+        else (),
+    )
 
 
 def _halves(kernel: Kernel, lengths: Iterable[int]) -> str:

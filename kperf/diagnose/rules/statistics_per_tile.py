@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
-from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas, launched_ctas
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.analyses.waves import Numbers, origins_of
 from kperf.diagnose.reading.kernel import Kernel
@@ -90,7 +90,7 @@ class _Repeated:
     @property
     def gain(self) -> float:
         """Time of the launch over that of one which loads them, after another launch that computes them once."""
-        of_sm = math.ceil(math.prod(self.kernel.grid or ()) / H200.sms)
+        of_sm = launched_ctas(self.kernel)
         once = of_sm * max(self.costs.values()) / self.statistics[0].times
         return of_sm * self._now / (of_sm * max(self.others.values()) + once + _LAUNCH_CYCLES)
 
