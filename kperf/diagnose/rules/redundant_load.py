@@ -1,7 +1,7 @@
 """The same addresses, loaded again."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
+from itertools import repeat
 
 import numpy as np
 
@@ -9,11 +9,10 @@ from kperf.arch import H200
 from kperf.console import agreeing
 from kperf.diagnose.analyses.loops import read_by_wgmma
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles
-from kperf.diagnose.analyses.past_l1 import PAST_L1, gain_of_l1, may_wait, passes_l1, writes
+from kperf.diagnose.analyses.past_l1 import PastL1, may_wait, passes_l1, past_l1
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
 from kperf.diagnose.analyses.rows import Row, row_of
 from kperf.diagnose.analyses.stored import gain_without, stored_before
-from kperf.diagnose.analyses.sweeps import Swept, fits_l1, swept_by, table_of
 from kperf.diagnose.analyses.warps import warps_of_row
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -22,7 +21,7 @@ from kperf.diagnose.reading.operations import LOADS, STORES, are_alternatives, i
 from kperf.diagnose.reading.options import with_option
 from kperf.diagnose.reading.pointers import name_of, names_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -38,8 +37,6 @@ _CARRIED = 3.0
 _ONE_PASS = "compute all in one pass (an online algorithm)"
 _KEPT = "hold the whole row in registers, and load it once"
 _BACKWARDS = "let this loop run from the end to the beginning: the L2 cache has what the kernel loaded last"
-_AGAIN = 2
-"""Bytes that loads past L1 ask for, for each byte that is another one."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -47,29 +44,39 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     loads = [access for access in kernel.accesses if access.operation.name in LOADS and access.tensor.size >= _SMALL]
     for access in loads:
         yield from _repeated(kernel, access)
-        loops = loops_around(access.operation)
-        if loops and loops[0].name == "scf.for" and "isVolatile = true" not in access.operation.rest:
-            if loops[0].line in access.value.iterations or access.value.loaded or kernel.runs_once(loops[0]):
-                continue
-            if is_of_inner_loop(access.operation, loops[0]):
-                continue  # the inner loop sweeps the tensor, and its pipeline begins here
-            if _stores(loops[0], access, kernel):
-                yield from _stored_again(kernel, loops[0], access)
-                continue
-            gain = _gain(kernel, loops[0], access)
-            yield kernel.finding(
-                RULE.id,
-                access.operation,
-                "medium" if gain >= MEDIUM_GAIN else "low",
-                f"each iteration loads the same {access.tile_bytes} bytes of {name_of(access.value, kernel)} again",
-                "load these bytes once before the loop",
-                {"bytes": access.tile_bytes},
-                estimate=(gain, 1.0, _MOST),
-            )
-    yield from _past_l1(kernel)
+        yield from _unchanged(kernel, access)
+    yield from map(_of_l1, repeat(kernel), past_l1(kernel))
     of_stored = list(_stored_before(kernel))
     yield from of_stored
-    stored = {(one.source.file, one.source.line) for one in of_stored}
+    yield from _read_twice(kernel, loads, {(one.source.file, one.source.line) for one in of_stored})
+
+
+def _unchanged(kernel: Kernel, access: Access) -> Iterator[Finding]:
+    """Of a load whose addresses are the same in each iteration of its loop."""
+    for loop in loops_around(access.operation)[:1]:
+        if loop.name != "scf.for" or "isVolatile = true" in access.operation.rest:
+            continue
+        if loop.line in access.value.iterations or access.value.loaded or kernel.runs_once(loop):
+            continue
+        if is_of_inner_loop(access.operation, loop):
+            continue  # the inner loop sweeps the tensor, and its pipeline begins here
+        if _stores(loop, access, kernel):
+            yield from _stored_again(kernel, loop, access)
+            continue
+        gain = _gain(kernel, loop, access)
+        yield kernel.finding(
+            RULE.id,
+            access.operation,
+            "medium" if gain >= MEDIUM_GAIN else "low",
+            f"each iteration loads the same {access.tile_bytes} bytes of {name_of(access.value, kernel)} again",
+            "load these bytes once before the loop",
+            {"bytes": access.tile_bytes},
+            estimate=(gain, 1.0, _MOST),
+        )
+
+
+def _read_twice(kernel: Kernel, loads: Sequence[Access], stored: Set[tuple[str, int]]) -> Iterator[Finding]:
+    """Of loads at the addresses of another load; `stored`: lines of which it was said that the CTA stored them."""
     again = {}
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)
@@ -105,7 +112,7 @@ def _stored_before(kernel: Kernel) -> Iterator[Finding]:
     written = kernel.as_written
     if written is None or may_wait(kernel):
         return
-    again = [(load, store) for load, store in stored_before(written) if not PAST_L1.search(load.rest)]
+    again = [(load, store) for load, store in stored_before(written) if not passes_l1(load)]
     likely = min(gain_without(kernel, written, [load for load, _ in again]), _CARRIED)
     for load, store in again:
         before = frame_of(store)
@@ -152,51 +159,23 @@ def _gain_of_one_less(kernel: Kernel, again: Access) -> float:
     return min(sum(asked.values()) / rest, _CACHED) if rest > 0 else _CACHED
 
 
-def _past_l1(kernel: Kernel) -> Iterator[Finding]:
-    """Of loads that pass by L1 and whose bytes the CTA loads again, as the taps of a stencil, or gathers from a table.
-
-    A tensor that the kernel writes may need them, and so may all tensors of a kernel that waits for what others write:
-    L1 does not see it.
-    """
-    of_tensor: dict[frozenset[str], list[Swept]] = defaultdict(list)
-    for access in kernel.accesses:
-        tensors = kernel.memory_of(access.operation)
-        if not tensors or not passes_l1(access.operation) or writes(kernel, tensors):
-            continue
-        if (swept := table_of(kernel, access) or swept_by(kernel, access)) is not None:
-            of_tensor[tensors].append(swept)
-    if of_tensor and not may_wait(kernel):
-        for loads in of_tensor.values():
-            yield from _again_from_l2(kernel, loads)
-
-
-def _again_from_l2(kernel: Kernel, loads: Sequence[Swept]) -> Iterator[Finding]:
-    """Of one tensor's loads past L1, if L1 could keep what they load."""
-    first = loads[0].access
-    addresses = np.unique(np.concatenate([one.addresses for one in loads]))
-    size = len(addresses) * first.tensor.bytes
-    again = sum(one.access.used_bytes * one.times for one in loads) / size
-    sectors = len(np.unique(addresses // SECTOR_BYTES))
-    of_sm = any(one.of_sm for one in loads)
-    if again < _AGAIN or not fits_l1(kernel, sectors * SECTOR_BYTES, of_sm=of_sm):
-        return
-    likely, most = gain_of_l1(kernel, loads, sectors)
-    if likely < MEDIUM_GAIN:
-        return
-    modifier = PAST_L1.findall(first.operation.rest)[0]
-    passes = f"the cache modifier .{modifier} passes" if modifier else "volatile loads pass"
-    option = f'cache_modifier=".{modifier}"' if modifier else "volatile=True"
+def _of_l1(kernel: Kernel, past: PastL1) -> Finding:
+    """Of one tensor's loads past L1."""
+    first, (likely, most) = past.loads[0].access, past.gain
+    passes = f"the cache modifier .{past.modifier} passes" if past.modifier else "volatile loads pass"
+    option = f'cache_modifier=".{past.modifier}"' if past.modifier else "volatile=True"
+    others = lines_of((one.access.operation for one in past.loads), first.operation)
     name = ", ".join(sorted(kernel.tensors_of(first.operation)))
-    others = lines_of((one.access.operation for one in loads), first.operation)
-    yield kernel.finding(
+    return kernel.finding(
         RULE.id,
         first.operation,
         "high" if likely >= SEVERE_GAIN else "medium",
-        f"{'an SM' if of_sm else 'a CTA'} loads each byte of {name} some {again:.0f} times"
+        f"{'an SM' if past.of_sm else 'a CTA'} loads each byte of {name} some {past.times:.0f} times"
         + (f" (here and on {others})" if others else "")
         + f", and each time from L2: {passes} by the L1 cache",
-        f"leave out {option}, so that L1 keeps the {size} bytes: a kernel reads what was written before its launch",
-        {"times": again, "bytes": size},
+        f"leave out {option}, so that L1 keeps the {past.size} bytes: a kernel reads what was written before its "
+        "launch",
+        {"times": past.times, "bytes": past.size},
         confidence="medium",
         estimate=(likely, 1.0, most),
     )
