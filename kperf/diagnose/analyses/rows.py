@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import STORES, loops_around, own
@@ -61,7 +62,7 @@ def row_of(kernel: Kernel, access: Access, again: Sequence[Access]) -> Row | Non
         return None
     together = [one for one in again if loops_around(one.operation)[:1] == [loops[0]]]
     elements, size = _elements_of_row(kernel, access), access.tensor.size
-    stores = [one for one in kernel.accesses if one.operation.name in STORES and one.operation in list(own(loops[0]))]
+    stores = [one for one in accesses_of(kernel, loops[0]) if one.operation.name in STORES]
     stored = 0 if not _has_stores(loops[0]) else None
     if elements and stores and all(one.tensor.size < size for one in stores):
         stored = elements // size * max(one.tensor.size for one in stores)

@@ -1,6 +1,6 @@
 """Why no tile of a loop with MMAs is loaded ahead of its use, and what to do."""
 
-from kperf.diagnose.analyses.loops import UNPIPELINED, never_ahead, stages_of, with_stages
+from kperf.diagnose.analyses.loops import UNPIPELINED, access_of, never_ahead, stages_of, with_stages
 from kperf.diagnose.analyses.pieces import is_window, wrapped_by
 from kperf.diagnose.analyses.stages import fitting_stages, one_buffer, stage_bytes, stages_in_words, waited_for
 from kperf.diagnose.analyses.vectors import (
@@ -43,7 +43,7 @@ def why_not_pipelined(  # noqa: PLR0911 (a case a reason)
     kernel: Kernel, loop: Operation, op: Operation, wanted: str
 ) -> tuple[str, str]:
     """Why no load is ahead of its use, and what to do; `wanted`: how many stages are advised."""
-    access = next((access for access in kernel.accesses if access.operation is op), None)
+    access = access_of(kernel, op)
     if lacks_stages(kernel, loop):
         twice = _FIRST_TWICE * _is_used_twice(kernel, loop, op)
         return f"num_stages={stages_of(kernel, loop)}", twice + with_stages(kernel, loop, wanted)
@@ -90,7 +90,7 @@ def gain_of_pieces(kernel: Kernel, loop: Operation, op: Operation) -> float:
 
     With both, `retrieval_scores` was 15.5 times as fast on an H200: twice as much as by the loads and the spills alone.
     """
-    access = next((access for access in kernel.accesses if access.operation is op), None)
+    access = access_of(kernel, op)
     if access is None or stages_of(kernel, loop) in UNPIPELINED or never_ahead(kernel, loop, op) is not None:
         return 1.0
     is_split = _split(kernel, loop, access) is not None
@@ -99,7 +99,7 @@ def gain_of_pieces(kernel: Kernel, loop: Operation, op: Operation) -> float:
 
 def stride_unless_one(kernel: Kernel, op: Operation) -> str:
     """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
-    access = next((access for access in kernel.accesses if access.operation is op), None)
+    access = access_of(kernel, op)
     return unless_one(kernel, access) if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES else ""
 
 

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
 from kperf.arch import H200
 from kperf.diagnose.analyses.loops import (
     UNPIPELINED,
+    access_of,
+    accesses_of,
     depths_of_sums,
     index_load,
     loaded_bytes,
@@ -26,13 +26,14 @@ from kperf.diagnose.analyses.stages import (
     stages_in_words,
     waited_for,
 )
+from kperf.diagnose.analyses.stored import stored_by_iteration
 from kperf.diagnose.analyses.unpipelined import gain_of_pieces, lacks_stages, stride_unless_one, why_not_pipelined
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
 from kperf.diagnose.analyses.waits import cycles_beside_loops, iteration_of
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
-from kperf.diagnose.reading.operations import MMAS, STORES, own
+from kperf.diagnose.reading.operations import MMAS, own
 from kperf.diagnose.reading.options import named, scaled
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BUFFERED_ELEMENTS, MEDIUM_GAIN, SEVERE_GAIN, SM_BYTES_IN_FLIGHT
@@ -232,16 +233,14 @@ def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
 
 def _is_stored_too(kernel: Kernel, loop: Operation, op: Operation) -> bool:
     """Whether the loop stores at the addresses that it loads: no iteration's tile is there ahead of its turn."""
-    here = {access.operation.line: access.value.numbers for access in kernel.accesses}
-    stores = (here.get(store.line) for store in own(loop) if store.name in STORES)
-    loaded = here.get(op.line)
-    return loaded is not None and any(stored is not None and np.array_equal(stored, loaded) for stored in stores)
+    load = access_of(kernel, op)
+    return load is not None and bool(stored_by_iteration(kernel, loop, load))
 
 
 def _gain_in_registers(kernel: Kernel, loop: Operation, op: Operation) -> tuple[float, float, float]:
     """Without the bytes of the sums, which an iteration loads and stores beside its other tiles."""
-    here = {access.operation.line: access.tile_bytes for access in kernel.accesses}
-    moved, sums = sum(here.get(one.line, 0) for one in own(loop)), 2 * here.get(op.line, 0)
+    sizes = {access.operation.line: access.tile_bytes for access in accesses_of(kernel, loop)}
+    moved, sums = sum(sizes.values()), 2 * sizes.get(op.line, 0)
     return min(moved / (moved - sums), _MOST) if moved > sums else 2.0, 1.0, _MOST
 
 

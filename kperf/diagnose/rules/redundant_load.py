@@ -7,12 +7,12 @@ import numpy as np
 
 from kperf.arch import H200
 from kperf.console import agreeing
-from kperf.diagnose.analyses.loops import read_by_wgmma
+from kperf.diagnose.analyses.loops import accesses_of, read_by_wgmma
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles
 from kperf.diagnose.analyses.past_l1 import PastL1, may_wait, passes_l1, past_l1
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
 from kperf.diagnose.analyses.rows import Row, row_of
-from kperf.diagnose.analyses.stored import gain_without, stored_before
+from kperf.diagnose.analyses.stored import gain_without, stored_before, stored_by_iteration
 from kperf.diagnose.analyses.warps import warps_of_row
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -192,8 +192,7 @@ def _repeated(kernel: Kernel, access: Access) -> Iterator[Finding]:
     loops = loops_around(access.operation)
     if not loops or times < _TIMES or access.value.loaded or access.value.scattered:
         return
-    inside = {op.line for op in own(loops[0])}
-    of_loop = [one for one in kernel.accesses if one.operation.line in inside and one.operation.name in LOADS]
+    of_loop = [one for one in accesses_of(kernel, loops[0]) if one.operation.name in LOADS]
     loaded = sum(one.tensor.size * one.tensor.bytes for one in of_loop)
     saved = sum(
         (one.tensor.size - len(np.unique(one.value.numbers))) * one.tensor.bytes
@@ -240,13 +239,12 @@ def _advice(kernel: Kernel, later: Access, row: Row | None) -> str:
 
 def _stored_again(kernel: Kernel, loop: Operation, access: Access) -> Iterator[Finding]:
     """A tile that the loop stores where it loads it: the next iteration waits for what this one had in registers."""
-    inside = [one for one in kernel.accesses if one.operation in list(own(loop)) and one is not access]
-    again = [one for one in inside if one.operation.name in STORES]
-    again = [one for one in again if np.array_equal(one.value.numbers, access.value.numbers)]
+    again = stored_by_iteration(kernel, loop, access)
     if not again:
         return
+    others = [one for one in accesses_of(kernel, loop) if one not in (access, *again)]
     cycles = sum(one.tile_bytes for one in (access, *again)) / H200.l2_bytes_per_cycle
-    moved = sum(one.tile_bytes for one in inside if one not in again) / kernel.arch.memory_bytes_per_cycle
+    moved = sum(one.tile_bytes for one in others) / kernel.arch.memory_bytes_per_cycle
     gain = min(1 + cycles / moved, _CARRIED) if moved else _CARRIED
     yield kernel.finding(
         RULE.id,
@@ -267,8 +265,7 @@ def _gain(kernel: Kernel, loop: Operation, again: Access) -> float:
 
     Of 8 KB, beside rows of 8 KB, 1.00 x were measured without (H200): L1 serves them.
     """
-    inside = {op.line for op in own(loop)}
-    accesses = [access for access in kernel.accesses if access.operation.line in inside]
+    accesses = accesses_of(kernel, loop)
     loaded = sum(access.tile_bytes for access in accesses if access.operation.name in LOADS)
     shared = kernel.resources.shared_bytes if kernel.resources is not None else 0
     registers = again.tile_bytes / (4 * kernel.threads)
