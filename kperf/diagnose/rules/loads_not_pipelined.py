@@ -1,9 +1,7 @@
 """Loads of a loop with MMAs that wait for memory in each iteration."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from kperf.arch import H200
 from kperf.diagnose.analyses.loops import (
     UNPIPELINED,
     access_of,
@@ -120,10 +118,11 @@ def _of_tile(kernel: Kernel, loop: Operation, op: Operation, elements: int) -> F
     severity, estimate, meanwhile = _severity(kernel, loop, gain), (gain, min(gain, 1.2), most), ""
     if alone:
         severity, estimate = "medium", _ESTIMATES[alone]
+    others = resident_ctas(kernel) - 1
     if _is_hidden(kernel, loop):
-        severity, estimate, meanwhile = "low", (1.05, 1.0, 1.5), _HIDDEN.format(ctas(kernel) - 1)
-    elif resident_ctas(kernel) > 1 and _gain_of_loop(kernel, loop) < MEDIUM_GAIN:
-        meanwhile = _OTHERS.format(resident_ctas(kernel) - 1)
+        severity, estimate, meanwhile = "low", (1.05, 1.0, 1.5), _HIDDEN.format(others)
+    elif others and _gain_of_loop(kernel, loop) < MEDIUM_GAIN:
+        meanwhile = _OTHERS.format(others)
     return kernel.finding(
         RULE.id,
         op,
@@ -224,11 +223,12 @@ def _share_of_loops(kernel: Kernel, loop: Operation, slower: float, among: Seque
 
 
 def _is_hidden(kernel: Kernel, loop: Operation) -> bool:
-    """Whether memory bounds the launch, and the CTAs of an SM ask for enough at once without any buffer ahead."""
-    if kernel.resources is None or kernel.grid is None:
-        return False
-    resident = min(ctas(kernel), math.prod(kernel.grid) // H200.sms)
-    return resident * stage_bytes(kernel, loop) >= SM_BYTES_IN_FLIGHT and memory_bounds(kernel)
+    """Whether memory bounds the launch, and the CTAs of an SM ask for enough at once without any buffer ahead.
+
+    An SM that has one CTA asks for nothing while this one computes.
+    """
+    resident = resident_ctas(kernel)
+    return resident > 1 and resident * stage_bytes(kernel, loop) >= SM_BYTES_IN_FLIGHT and memory_bounds(kernel)
 
 
 def _is_stored_too(kernel: Kernel, loop: Operation, op: Operation) -> bool:
