@@ -88,11 +88,10 @@ def is_alone(kernel: Kernel, access: Access) -> bool:
     if kernel.grid is None or access.value.loaded or distance(access) <= MOST_PARTS:
         return False
     tensors = kernel.tensors_of(access.operation)
-    beside = [one for one in kernel.accesses if one.value.arguments & tensors]
-    swept = [swept_by(kernel, one) for one in beside]
-    known = [one.addresses for one in swept if one is not None]
-    even = all(op.name in _EVEN for one in beside for op in kernel.values.sources(one.operation, 0))
-    if len(known) < len(beside) or not even:
+    alike = [one for one in kernel.accesses if one.value.arguments & tensors]
+    known = [swept.addresses for one in alike if (swept := swept_by(kernel, one)) is not None]
+    even = all(op.name in _EVEN for one in alike for op in kernel.values.sources(one.operation, 0))
+    if len(known) < len(alike) or not even:
         return False
     addresses = np.unique(np.concatenate(known))
     for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.analyses.pieces import wrapped_by
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
@@ -72,11 +73,9 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
     at once. Not measured: a hint.
     """
     for loop in loops_around(access.operation)[:1]:
-        iteration = list(own(loop))
-        requests = sum(one.requests for one in kernel.accesses if one.operation in iteration)
-        least = max(
-            arithmetic_cycles(kernel, iteration), moved_bytes(kernel, iteration) / kernel.arch.memory_bytes_per_cycle
-        )
+        requests = sum(one.requests for one in accesses_of(kernel, loop))
+        moved = moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle
+        least = max(arithmetic_cycles(kernel, own(loop)), moved)
         gain = max(requests, least) / max(requests - access.requests, least, 1)
         if gain >= MEDIUM_GAIN:
             yield kernel.finding(
@@ -96,49 +95,54 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
 
 def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
-    from_memory = is_from_memory(kernel, access)
-    bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
-    stride = unless_one(kernel, access)
+    from_memory, stride = is_from_memory(kernel, access), unless_one(kernel, access)
     axis, step = next_cta(kernel, access) if from_memory else ("", 0)
     shared = 0 < step < SECTOR_BYTES
+    estimate = _estimate(kernel, access, alike, step)
+    bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
+    least = _MANY if shared and not loops_around(access.operation) else SEVERE_GAIN
+    severity: Level = "high" if bad and estimate[0] >= least else "medium"
     direction = "to" if access.operation.name in STORES else "from"
     within = "between L2 and the SM" if shared else "between the SM and its cache"
     where = f"{direction} device memory" if from_memory and not shared else within
     ratio = access.tile_sector_use if from_memory else access.sector_use
-    gain = _gain(kernel, alike) if from_memory else _gain_of_requests(kernel, access)
-    likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
-    requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
-    most = max(gain * requests, 1.5 * likely if shared else 1.0)
-    least = _MANY if shared and not loops_around(access.operation) else SEVERE_GAIN
-    severe = bad and likely >= least
-    severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     frames = (frame_of(one.operation) for one in alike)
     together = ", ".join(map(str, sorted({frame.line for frame in frames if frame is not None})))
     hidden = hidden_of(kernel, [access]) if not from_memory else None
-    of_ctas = shared and not access.has_neighbours
-    repetition = None if stride or of_ctas or hidden is not None else _repetition(access)
+    because = ""
+    if stride:
+        because, advice = f", unless {stride} is 1", f"if {stride} is 1, say so with i32:1 in --signature"
+    elif shared and not access.has_neighbours:
+        advice = _advice_of_ctas(axis, step)
+    elif hidden is not None:
+        advice = hidden.reason[1]
+    else:
+        advice = _advice(kernel, access)
+        because = f", because {repetition[0]}" if (repetition := _repetition(access)) is not None else ""
     return kernel.finding(
         RULE.id,
         access.operation,
         "low" if stride else severity,
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
-        + (f", unless {stride} is 1" if stride else "")
-        + (f", because {repetition[0]}" if repetition is not None else "")
+        + because
         + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
         + (f"; {hidden.reason[0]}" if hidden is not None else "")
         + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
-        f"if {stride} is 1, say so with i32:1 in --signature"
-        if stride
-        else _advice_of_ctas(axis, step)
-        if of_ctas
-        else hidden.reason[1]
-        if hidden is not None
-        else _advice(kernel, access),
+        advice,
         _evidence(access) | ({"lines_together": together} if lines else {}),
         confidence="low" if stride else "medium",
-        estimate=(likely, min(gain**0.5, 1.1), most),
+        estimate=estimate,
     )
+
+
+def _estimate(kernel: Kernel, access: Access, alike: list[Access], step: int) -> tuple[float, float, float]:
+    """The likely, the least and the most gain; `step`: bytes to the next CTA's element, 0 where it is not known."""
+    from_memory, shared = is_from_memory(kernel, access), 0 < step < SECTOR_BYTES
+    gain = _gain(kernel, alike) if from_memory else _gain_of_requests(kernel, access)
+    requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
+    likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
+    return likely, min(gain**0.5, 1.1), max(gain * requests, 1.5 * likely if shared else 1.0)
 
 
 def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
