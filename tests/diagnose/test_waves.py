@@ -5,7 +5,8 @@ import pytest
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.analyses.waves import different, schedule_of, traffic
+from kperf.diagnose.analyses.different_rows import different
+from kperf.diagnose.analyses.waves import schedule_of, traffic
 from kperf.diagnose.engine import FAILED, diagnose
 from kperf.diagnose.thresholds import MMA_SHARE
 

@@ -8,11 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.different_rows import different
 from kperf.diagnose.analyses.factors import axes_of, products_of, sums
 from kperf.diagnose.analyses.loops import largest_bytes
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import different, origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, STORES, TMA_STORES, loops_around
 from kperf.diagnose.reading.options import LEAST_TILE

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.console import agreeing
+from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas, resident_ctas
 from kperf.diagnose.analyses.starts import is_own
-from kperf.diagnose.analyses.waves import origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.reading.masks import conditions_of

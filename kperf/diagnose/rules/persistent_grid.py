@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
+from kperf.diagnose.analyses.cta_order import bounds_of, origins_of
 from kperf.diagnose.analyses.loops import carried, innermost
 from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas, ctas_of_sm
-from kperf.diagnose.analyses.waves import bounds_of, memory_bounds, origins_of
+from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, MMAS, inside, loops_around
 from kperf.diagnose.rule import Rule

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.loops import carried
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE, origins_of
+from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, inside, loops_around, mma_element, mma_shape

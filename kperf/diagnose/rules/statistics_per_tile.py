@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.different_rows import Numbers
 from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas, launched_ctas
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import Numbers, origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
