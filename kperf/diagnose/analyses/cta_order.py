@@ -9,13 +9,12 @@ import numpy as np
 from kperf.diagnose.analyses.different_rows import Numbers
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, inside
+from kperf.ir.loops import BOUNDS
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 
 MOST_CTAS = 1 << 20
 """CTAs of a launch that are followed: those of 16 images of 4096 x 4096 pixels in tiles of 256."""
-_LOWER, _UPPER, _STEP = 1, 2, 3
-"""Places of a loop's bounds among the operands of `scf.for`."""
 APART = 1 << 10
 """Rows of a part of a tensor whose offsets are in memory: any number, by which parts differ."""
 
@@ -83,7 +82,7 @@ def tiles_in_order(kernel: Kernel, grid: tuple[int, int, int], slots: int) -> Ti
 
 def _is_over_tiles(origins: Origins, loop: Operation) -> bool:
     """Whether each of its iterations is another tile of the CTA, which a loop inside computes."""
-    lower = origins.operand(loop, _LOWER)
+    lower = origins.operand(loop, BOUNDS[0])
     return lower is not None and lower.program and any(op.name in LOOPS for op in inside(loop))
 
 
@@ -91,13 +90,13 @@ def bounds_of(origins: Origins, loop: Operation) -> tuple[Numbers, Numbers, Numb
     """Where a loop begins and ends, and its step, in each CTA; None if one of them is not known."""
     if loop.name != "scf.for":
         return None
-    lower, upper, step = (origins.operand(loop, place) for place in (_LOWER, _UPPER, _STEP))
+    lower, upper, step = (origins.operand(loop, place) for place in BOUNDS)
     return None if lower is None or upper is None or step is None else (lower.numbers, upper.numbers, step.numbers)
 
 
 def ends_in_memory(kernel: Kernel, loop: Operation) -> bool:
     """Whether the beginning or the end of a loop is a number that was read."""
-    bounds = [kernel.values.operand(loop, place) for place in (_LOWER, _UPPER)] if loop.name == "scf.for" else []
+    bounds = [kernel.values.operand(loop, place) for place in BOUNDS[:2]] if loop.name == "scf.for" else []
     return any(one is not None and one.loaded for one in bounds)
 
 

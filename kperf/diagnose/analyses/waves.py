@@ -21,7 +21,7 @@ from kperf.diagnose.analyses.cta_order import (
 )
 from kperf.diagnose.analyses.different_rows import Numbers
 from kperf.diagnose.analyses.loops import innermost, largest_bytes, tile_bytes
-from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, ctas_of_sm
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, ctas, ctas_of_sm, mma_cycles
 from kperf.diagnose.analyses.swept_tiles import (
     SweptTiles,
     all_swept,
@@ -32,9 +32,8 @@ from kperf.diagnose.analyses.swept_tiles import (
     overlap,
 )
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOADS, MMAS, TMA_LOADS, loops_around, mma_element, mma_shape, own
+from kperf.diagnose.reading.operations import LOADS, MMAS, TMA_LOADS, loops_around, own
 from kperf.diagnose.thresholds import MMA_SHARE
-from kperf.ir.layouts import element_bytes
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 
@@ -218,14 +217,7 @@ def _cycles(kernel: Kernel, loads: Sequence[Operation], times: Mapping[int, floa
     times: how often it does each operation, by the operation's line.
     """
     done = [op for op in kernel.operations if op.line in times]
-    mmas = sum(times[op.line] * _mma_cycles(kernel, op) for op in done if op.name in MMAS)
+    mmas = sum(times[op.line] * mma_cycles(kernel, [op]) for op in done)
     loaded = sum(times[op.line] * distinct_bytes(kernel, op) for op in loads)
     arithmetic = sum(times[op.line] * arithmetic_cycles(kernel, [op]) for op in done)
     return max(mmas / MMA_SHARE, loaded / H200.l2_bytes_per_cycle, arithmetic)
-
-
-def _mma_cycles(kernel: Kernel, op: Operation) -> float:
-    """Of an SM's tensor cores at their peak rate, which halves where an operand has twice the bits."""
-    shape = mma_shape(op)
-    rate = kernel.arch.flop_per_cycle["bf16"] * 2 / max(element_bytes(mma_element(op)), 1)
-    return 2 * math.prod(shape) / rate if shape is not None else 0.0
