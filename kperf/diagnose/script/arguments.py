@@ -25,14 +25,19 @@ def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
     return {name: value for name, value in named if isinstance(value, int) and not isinstance(value, bool)}
 
 
+def tensors_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, torch.Tensor]:
+    """The tensors that a launch gives a kernel's function, by name; none where it leaves some arguments out."""
+    return {name: value for name, value in named_arguments(kernel, call) if isinstance(value, torch.Tensor)}
+
+
 def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
     """Elements of the tensors that a launch gives a kernel's function, by name; none where it leaves arguments out."""
-    return {name: value.numel() for name, value in named_arguments(kernel, call) if isinstance(value, torch.Tensor)}
+    return {name: tensor.numel() for name, tensor in tensors_of(kernel, call).items()}
 
 
 def aliases_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[frozenset[str]]:
     """Pairs of a launch's arguments that are tensors of the same memory, of which one begins before the other ends."""
-    tensors = {name: value for name, value in named_arguments(kernel, call) if isinstance(value, torch.Tensor)}
+    tensors = tensors_of(kernel, call)
     places = {name: place_of(tensor) for name, tensor in tensors.items()}
     return frozenset(
         frozenset((one, two))
@@ -43,10 +48,5 @@ def aliases_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[frozenset[
 
 def multiples_of(kernel: CompiledKernel, call: LaunchCall) -> frozenset[str]:
     """Integers that are multiples of 16 in a launch, and tensors that begin at multiples of 16 bytes, by name."""
-    tensors = {name for name, value in named_arguments(kernel, call) if _is_aligned(value)}
-    return frozenset(tensors | {name for name, number in numbers_of(kernel, call).items() if number % _MULTIPLE == 0})
-
-
-def _is_aligned(value: Any) -> bool:
-    """Whether it is a tensor that begins where memory does, which torch aligns, or a multiple of 16 bytes behind."""
-    return isinstance(value, torch.Tensor) and place_of(value).first % _MULTIPLE == 0
+    begins = {name: place_of(tensor).first for name, tensor in tensors_of(kernel, call).items()}  # torch aligns memory
+    return frozenset(name for name, number in (begins | numbers_of(kernel, call)).items() if number % _MULTIPLE == 0)

@@ -3,16 +3,31 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from kperf.compat.triton import CompiledKernel
 from kperf.compat.triton.launches import LaunchCall
 from kperf.compat.triton.sources import python_function, specialisation_of
 from kperf.compat.triton.tuning import Tuning, current_call
-from kperf.diagnose.script.arguments import aliases_of, lengths_of, multiples_of, named_arguments, numbers_of
+from kperf.diagnose.script.arguments import (
+    aliases_of,
+    lengths_of,
+    multiples_of,
+    named_arguments,
+    numbers_of,
+    tensors_of,
+)
 from kperf.diagnose.script.operators import Operators, Pass
 from kperf.diagnose.script.places import Place, all_tensors, pairs, place_of
-from kperf.diagnose.script.sequences import Chain, Launch, Series, Slices, chained, is_next, next_slices, words_of
+from kperf.diagnose.script.sequences import (
+    Chain,
+    Launch,
+    Series,
+    Slices,
+    chained,
+    longer,
+    next_series,
+    next_slices,
+    words_of,
+)
 
 
 @dataclass
@@ -97,22 +112,16 @@ class Histories:
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
-        tensors = {name: value for name, value in named_arguments(kernel, call) if isinstance(value, torch.Tensor)}
-        self.operators.note_launch((kernel.hash, key), tensors)
+        self.operators.note_launch((kernel.hash, key), tensors_of(kernel, call))
         before, last = self._last, self._launch(kernel, call, is_first=known.launches == 1)
         self._last = last
         self._hand_over(before, last, kernel, call)
-        if last.series.moved and (history.series is None or last.series.launches > history.series.launches):
-            history.series = last.series
-        if last.slices.steps and (history.slices is None or last.slices.launches > history.slices.launches):
-            history.slices = last.slices
-        is_first = next(iter(history.compilations)) == kernel.hash
-        if (
-            is_first
-            and last.chain.passes_on
-            and (history.chain is None or last.chain.launches > history.chain.launches)
-        ):
-            history.chain = last.chain
+        if last.series.moved:
+            history.series = longer(history.series, last.series)
+        if last.slices.steps:
+            history.slices = longer(history.slices, last.slices)
+        if last.chain.passes_on and next(iter(history.compilations)) == kernel.hash:
+            history.chain = longer(history.chain, last.chain)
 
     def _hand_over(self, before: Launch | None, last: Launch, kernel: CompiledKernel, call: LaunchCall) -> None:
         """What the launch before hands to the last one; which tensors of earlier handovers the last one is given."""
@@ -137,20 +146,13 @@ class Histories:
         So do the slices and the chain.
         """
         last, function, named = self._last, python_function(kernel), named_arguments(kernel, call)
-        places = {name: place_of(value) for name, value in named if isinstance(value, torch.Tensor)}
+        places = {name: place_of(tensor) for name, tensor in tensors_of(kernel, call).items()}
         others = {name: value for name, value in named if isinstance(value, int | float)}
-        part = (*(place.first for place in places.values()), *others.values())
-        series, parts = Series(), {part}
-        if last is not None and (last.function, last.grid) == (function, call.grid) and is_next(last.places, places):
-            moved = {name for name, place in places.items() if place.first != last.places[name].first}
-            moved |= {name for name, value in others.items() if value != last.others.get(name)}
-            if moved and part not in last.parts:
-                series, parts = Series(last.series.launches + 1, last.series.moved | moved), last.parts
-                parts.add(part)
-        words, slices = words_of(named), Slices(call.grid)
-        if last is not None and (last.function, last.grid) == (function, call.grid) and words is not None:
-            slices = next_slices(last, dict(named), places, others) if words == last.words else slices
-        chain = Chain()
+        alike = last if last is not None and (last.function, last.grid) == (function, call.grid) else None
+        series, parts = next_series(alike, places, others)
+        words, slices, chain = words_of(named), Slices(call.grid), Chain()
+        if alike is not None and words is not None and words == alike.words:
+            slices = next_slices(alike, dict(named), places, others)
         if last is not None and (last.kernel, last.grid) == (kernel.hash, call.grid):
             chain = chained(last, places, others)
         tensors = all_tensors() if is_first else []

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton.language as tl
@@ -68,6 +68,9 @@ class Chain:
         return bool(both) and (not self.passes_on or replace(self, links=both).passes_on)
 
 
+_Launches = TypeVar("_Launches", Series, Slices, Chain)
+
+
 @dataclass(frozen=True)
 class Launch:
     """A launch, by its tensors' places and its other arguments, and the series, slices and chain that end with it.
@@ -91,7 +94,30 @@ class Launch:
     tensors: list[Place]
 
 
-def is_next(last: dict[str, Place], places: dict[str, Place]) -> bool:
+def longer(one: _Launches | None, other: _Launches) -> _Launches:
+    """The one of more launches; of as many, the first."""
+    return other if one is None or other.launches > one.launches else one
+
+
+def next_series(
+    last: Launch | None, places: dict[str, Place], others: dict[str, Any]
+) -> tuple[Series, set[tuple[Any, ...]]]:
+    """The last launch's series with this one, and the parts that their launches were given.
+
+    A series of its own where there is no last launch with this grid, or a benchmark begins again.
+    """
+    part = (*(place.first for place in places.values()), *others.values())
+    if last is None or not _is_next(last.places, places):
+        return Series(), {part}
+    moved = {name for name, place in places.items() if place.first != last.places[name].first}
+    moved |= {name for name, value in others.items() if value != last.others.get(name)}
+    if not moved or part in last.parts:
+        return Series(), {part}
+    last.parts.add(part)
+    return Series(last.series.launches + 1, last.series.moved | moved), last.parts
+
+
+def _is_next(last: dict[str, Place], places: dict[str, Place]) -> bool:
     """Whether each of a launch's tensors has a memory of its own, as in the last one; torch wrote none since."""
     apart = not any(one.is_near(other) for one, other in combinations(places.values(), 2))
     return (
