@@ -52,15 +52,13 @@ def gain_of_more_bytes(kernel: Kernel, bytes_of_cta: float) -> tuple[float, floa
     if kernel.resources is None:
         return 1.5, 1.0, 4.0
     lacking = LEAST_SM_BYTES / max(ctas(kernel) * bytes_of_cta, 1)
-    waits = max(_waves(kernel), 1.0) * max((_iterations(kernel, loop) for loop in kernel.named(*LOOPS)), default=1)
+    waits = max(waves_of(kernel), 1.0) * max((_iterations(kernel, loop) for loop in kernel.named(*LOOPS)), default=1)
     return min(max(lacking, 1.2), 8.0, waits), 1.0, min(max(1.5 * lacking, 2.0), 16.0, 2 * waits)
 
 
-def _waves(kernel: Kernel) -> float:
-    """How often a launch fills the GPU with CTAs, one time after another; infinity if that is not known."""
-    if kernel.grid is None:
-        return math.inf
-    return math.prod(kernel.grid) / (max(ctas(kernel), 1) * H200.sms)
+def waves_of(kernel: Kernel) -> float:
+    """How often a launch fills an H200 with CTAs, one time after another; infinity if that is not known."""
+    return math.inf if kernel.grid is None else math.prod(kernel.grid) / (_fitting(kernel) * H200.sms)
 
 
 def _iterations(kernel: Kernel, loop: Operation) -> float:
@@ -112,8 +110,13 @@ def held_ctas(kernel: Kernel) -> int:
 
     One where that is not known either.
     """
-    fit = max(ctas(kernel), 1) if kernel.resources is not None else 1
+    fit = _fitting(kernel)
     return fit if kernel.grid is None else min(fit, launched_ctas(kernel))
+
+
+def _fitting(kernel: Kernel) -> int:
+    """CTAs that fit on an SM; one where that is not known."""
+    return max(ctas(kernel), 1) if kernel.resources is not None else 1
 
 
 def resident_ctas(kernel: Kernel, *, shared_bytes: int | None = None) -> int:

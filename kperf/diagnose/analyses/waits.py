@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kperf.arch import H200
 from kperf.diagnose.analyses.chains import waits
 from kperf.diagnose.analyses.loops import UNPIPELINED, loaded_bytes, stages_of
-from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles, resident_ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles, waves_of
 from kperf.diagnose.analyses.waves import schedule_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS
@@ -55,8 +55,7 @@ def cycles_beside_loops(kernel: Kernel) -> float:
 
     No loop that loads ahead makes this shorter.
     """
-    assert kernel.grid is not None
-    waves = max(math.prod(kernel.grid) / (resident_ctas(kernel) * H200.sms), 1.0)
+    waves = max(waves_of(kernel), 1.0)
     return waits(kernel) * MEMORY_LATENCY_CYCLES + LAUNCH_MS * 1e3 * H200.max_mhz / waves
 
 
