@@ -157,12 +157,13 @@ def bytes_or_mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> floa
 
 def mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     """Cycles of an SM for a CTA's MMAs among these operations, at the tensor cores' rate."""
-    cycles = 0.0
-    for op in operations:
-        if op.name in MMAS and (shape := mma_shape(op)) is not None:
-            rate = kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(op))
-            cycles += 2 * math.prod(shape) / rate
-    return cycles
+    shapes = ((op, mma_shape(op)) for op in operations if op.name in MMAS)
+    return sum(2 * math.prod(shape) / mma_rate(kernel, op) for op, shape in shapes if shape is not None)
+
+
+def mma_rate(kernel: Kernel, mma: Operation) -> float:
+    """Operations that the tensor cores of an SM do in a cycle, with operands of this MMA's type."""
+    return kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(mma))
 
 
 def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:

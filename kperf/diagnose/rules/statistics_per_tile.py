@@ -15,7 +15,7 @@ from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_CYCLES, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
@@ -24,7 +24,6 @@ from kperf.trace.analyze.finding import Finding
 _WRITES = (*STORES, *TMA_STORES, *ATOMICS)
 _AGAIN = 2.0
 """CTAs for each that computes other numbers."""
-_LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
 Costs = dict[str, float]
 """Cycles of an SM by what is busy for them."""
 
@@ -93,7 +92,7 @@ class _Repeated:
         """Time of the launch over that of one which loads them, after another launch that computes them once."""
         of_sm = launched_ctas(self.kernel)
         once = of_sm * max(self.costs.values()) / self.statistics[0].times
-        return of_sm * self._now / (of_sm * max(self.others.values()) + once + _LAUNCH_CYCLES)
+        return of_sm * self._now / (of_sm * max(self.others.values()) + once + LAUNCH_CYCLES)
 
     @cached_property
     def _now(self) -> float:
