@@ -241,7 +241,7 @@ def sentences(rows: Sequence[NcuRow]) -> list[str]:
     return [*lines, f"ncu could not profile {', '.join(missing)}."] if missing else lines
 
 
-HEAD = ("kernel", "fault", "rank", "named by ncu", "ncu's first rules")
+HEAD = ("kernel, fault", "rank", "named by ncu", "ncu's first rules")
 _JUDGED = ("fault", "rule of ncu", "why the rule names the fault")
 _NOT_JUDGED = ("fault", "why no rule of ncu names the fault")
 
@@ -280,4 +280,4 @@ def _recorded(folder: Path) -> list[str]:
 def _cells(row: NcuRow, rank: str) -> tuple[str, ...]:
     verdict = "yes" if row.names_cause else "further down" if row.names_cause_anywhere else "no" if row.rules else ""
     first = "<br>".join(map(in_words, row.first)) or row.why.partition(":")[0] or "no estimate"
-    return row.name, row.fault, rank, verdict, first
+    return f"{row.name}<br>{row.fault}", rank, verdict, first

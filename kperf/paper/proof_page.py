@@ -88,10 +88,10 @@ def _sentence(stamp: str) -> str:
 
 
 def _about(stamp: str, rows: Sequence[ProofRow], kernels: Path) -> list[str]:
-    """Totals in sentences, a row a faulty kernel, and what becomes slower."""
+    """A row a faulty kernel, totals in sentences, and what becomes slower."""
     places = {path.stem: f"{_KERNELS}/{path.relative_to(kernels)}" for path in scripts(kernels, [])}
-    lines = [_sentence(stamp), "", *(f"- {line}" for line in sentences(rows)), ""]
-    lines += md.table(HEAD, [_narrow(cells(row), places) for row in in_order(rows) if not row.is_clean])
+    faulty = [_narrow(cells(row), places) for row in in_order(rows) if not row.is_clean]
+    lines = [_sentence(stamp), "", *md.table(HEAD, faulty), "", "In all:", "", *(f"- {one}" for one in sentences(rows))]
     if made_slower := slower(rows):
         lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, [_narrow(row, places) for row in made_slower])]
     return lines

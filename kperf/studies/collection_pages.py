@@ -33,7 +33,7 @@ def sections(folder: Path) -> dict[str, str]:
         return {}
     found = {}
     for number, rows in of_number.items():
-        found[f"collection-{number}"] = _counts_and_table(folder, number, rows)
+        found[f"collection-{number}"] = _table_and_counts(folder, number, rows)
         found[f"kernels-{number}"] = "\n\n".join(_entries(rows))
     newest_first = dict(reversed(of_number.items()))
     cells = [[_page(number), *sped_up.totals(folder, number, rows)] for number, rows in newest_first.items()]
@@ -76,15 +76,16 @@ def _page(number: int) -> str:
     return f"[{word}](sped_up/{word}.md)"
 
 
-def _counts_and_table(folder: Path, number: int, rows: Sequence[PublicRow]) -> str:
+def _table_and_counts(folder: Path, number: int, rows: Sequence[PublicRow]) -> str:
     shown = recorded(folder)
     authors, changes = _authors(rows), [row for row in rows if row.follows]
-    lines = [stamped(shown, authors), "", *sped_up.counts(folder, number, authors), ""]
-    if changes:
-        lines += [f"**Changed as kperf advises.** {stamped(shown, changes)}", "", *followed.counts(rows), ""]
     links = {name: f"[{title}](#{_anchor(title)})" for name, title in _titles(authors).items()}
     cells = [_cells(row, _followers(rows, row), links[row.name]) for row in authors]
-    return "\n".join([*lines, _COLUMNS, "", *md.table(HEAD, cells)])
+    lines = [stamped(shown, authors), _COLUMNS, "", *md.table(HEAD, cells), ""]
+    lines += ["In all:", "", *sped_up.counts(folder, number, authors)]
+    if changes:
+        lines += ["", f"Changed as kperf advises. {stamped(shown, changes)}", "", *followed.counts(rows)]
+    return "\n".join(lines)
 
 
 def _authors(rows: Sequence[PublicRow]) -> list[PublicRow]:

@@ -34,7 +34,7 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-TOTALS = ("kernels changed", "changes", "first change", "better change", "author's change", "slower")
+TOTALS = ("kernels changed", "first change", "better change", "author's change", "slower")
 """Of a collection: what `totals` gives."""
 
 
@@ -67,7 +67,7 @@ def totals(rows: Sequence[PublicRow]) -> tuple[str, ...]:
     speedups = [f"{mean:.2f} x" for mean in (mean_of_first(rows), by_findings, by_authors)]
     changes = [row for row in rows if row.follows]
     kernels = f"{_changed(rows)} of {sum(bool(row.faults) for row in rows)}"
-    return kernels, str(len(changes)), *speedups, str(sum(map(is_slower, changes)))
+    return kernels, *speedups, f"{sum(map(is_slower, changes))} of {len(changes)}"
 
 
 def _changed(rows: Sequence[PublicRow]) -> int:

@@ -207,9 +207,9 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path, gpu):
     )
     assert lines[2:6] == [f"- {line}" for line in proof_ncu.sentences(rows)]
     assert lines[-3:] == [
-        "| first | spills | 1 | no | CPIStall 62 % global |",
-        "| second | too-few-stages | 2 | yes | CPIStall 62 % global<br>A 9 % local |",
-        "| third | too-few-stages | 3 |  | the script failed |",
+        "| first<br>spills | 1 | no | CPIStall 62 % global |",
+        "| second<br>too-few-stages | 2 | yes | CPIStall 62 % global<br>A 9 % local |",
+        "| third<br>too-few-stages | 3 |  | the script failed |",
     ]
     causes = sections["ncu-causes"].splitlines()
     atomics = "atomics fill the queue of memory instructions"
