@@ -304,7 +304,10 @@ def test_all_about_a_kernel_stands_in_its_entry(tmp_path):
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     warps, double = "[too-few-warps](../rules/too-few-warps.md)", "[float64](../rules/float64.md)"
-    assert collection_pages.sections(tmp_path / "h200")["kernels-1"].splitlines() == [
+    sections = collection_pages.sections(tmp_path / "h200")
+    right = f"| [`norm`](#norm) | 2.00 x | 4.00 x | 3 | {warps} |"  # the faster change computes something else
+    assert right in sections["collection-1"].splitlines()
+    assert sections["kernels-1"].splitlines() == [
         "### `norm`",
         f"[some/package 0123456789, src/norm.py:7](https://github.com/some/package/blob/{commit}/src/norm.py#L7). "
         "Input: 8 x 8.",
