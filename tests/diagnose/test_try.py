@@ -410,7 +410,7 @@ def test_a_candidate_that_needs_too_much_shared_memory_is_not_tried(diagnose):
 
 
 def test_a_candidate_that_the_gpu_refuses_is_dropped(diagnose, monkeypatch):
-    monkeypatch.setattr(loads_not_pipelined, "_fitting", lambda *_: (3, 4, 2))
+    monkeypatch.setattr(loads_not_pipelined, "fitting_stages", lambda *_: (3, 4, 2))
     one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=16)")[0]
     assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
     why = dropped(one, "loads-not-pipelined")["num_stages=4"]

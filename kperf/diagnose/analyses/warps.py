@@ -1,10 +1,8 @@
 """What a kernel's warps cost an SM's issue slots, as it is and compiled with others."""
 
-import math
 from collections.abc import Iterable
 
-from kperf.arch import H200
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import held_ctas
 from kperf.diagnose.analyses.recompiled import with_change
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, TMA_LOADS, own
@@ -35,10 +33,7 @@ def issue_cycles(kernel: Kernel, loop: Operation) -> float:
     iteration = iteration_of(kernel, loop)
     if kernel.resources is None or not iteration:
         return 0.0
-    held = max(ctas(kernel), 1)
-    if kernel.grid is not None:
-        held = min(held, math.ceil(math.prod(kernel.grid) / H200.sms))
-    return held * kernel.total_warps * len(iteration) / _SCHEDULERS
+    return held_ctas(kernel) * kernel.total_warps * len(iteration) / _SCHEDULERS
 
 
 def iteration_of(kernel: Kernel, loop: Operation) -> list[Instruction]:
