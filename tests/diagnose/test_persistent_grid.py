@@ -135,3 +135,50 @@ walk[({programs},)](x, y, n, 1024, num_warps=32)
 @pytest.mark.parametrize(("steps", "programs", "count"), [(400, 300, 1), (400, 264, 0), (1, 300, 0)])
 def test_elements_that_are_computed_count_and_those_that_memory_brings_do_not(tmp_path, steps, programs, count):
     assert len(found(tmp_path, WALK.format(steps=steps, programs=programs))) == count
+
+
+OFFSETS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def fill(begins, counts, out, n, ranks):
+    at = tl.load(begins)
+    for item in tl.range({begin}, n, step={step}):
+        for rank in range(ranks):
+            count = tl.load(counts + rank * n + item)
+            tl.store(out + item * ranks + rank, at + count)
+
+begins, counts, out = (torch.empty(64, 4, device="cuda", dtype=torch.int32) for _ in range(3))
+fill[({programs},)](begins, counts, out, 64, 4)
+"""
+"""Each program waits for one number after another."""
+
+
+def of_offsets(tmp_path, programs, begin="tl.program_id(0)", step="tl.num_programs(0)"):
+    return found(tmp_path, OFFSETS.format(programs=programs, begin=begin, step=step))
+
+
+def test_a_single_program_that_waits_may_be_as_many_as_there_are_items(tmp_path):
+    (one,) = of_offsets(tmp_path, 1)
+    assert (one.id, one.severity, one.source.line) == ("persistent-grid", "high", 5)
+    assert one.message == "1 persistent program leaves 131 of 132 SMs without work"
+    assert one.advice.startswith("launch 64 programs: min(tiles, sms)")
+    assert one.evidence["tiles"] == 64
+    waiting, launch = 64 * 4 * 270 / 1980e3, 0.004  # ms
+    assert one.estimate.high == pytest.approx((waiting + launch) / (waiting / 64 + launch))
+
+
+def test_few_programs_that_wait_leave_sms_without_work(tmp_path):
+    (one,) = of_offsets(tmp_path, 8)
+    assert one.message == "8 persistent programs leave 124 of 132 SMs without work"
+    waiting, launch = 8 * 4 * 270 / 1980e3, 0.004
+    assert one.estimate.high == pytest.approx((waiting + launch) / (waiting / 8 + launch))
+
+
+@pytest.mark.parametrize("step", ["1", "tl.num_programs(0) * 0 + 1"])
+def test_a_loop_of_one_program_that_more_programs_would_all_run_is_left(tmp_path, step):
+    assert [one for one in of_offsets(tmp_path, 1, "0", step) if one.id == "persistent-grid"] == []
+
+
+def test_as_many_programs_as_items_are_enough(tmp_path):
+    assert [one for one in of_offsets(tmp_path, 64) if one.id == "persistent-grid"] == []
