@@ -76,8 +76,8 @@ def test_what_all_advice_gave_is_that_of_the_record():
     assert f"([held out](docs/proof.md#held-out-kernels)) | {named} of {len(held_out)} | - | - |" in PAGES["README.md"]
     assert f"([proof set](docs/proof.md)) | {named_of_known} of {len(known)} | - | - |" in PAGES["README.md"]
     assert said(
-        f"of {len(gains)} timed changes that kperf advises, {faster} make the kernel at least 10 % faster, and {slower} "
-        "make the kernel slower."
+        f"of {len(gains)} timed changes that kperf advises, {faster} make the kernel at least 10 % faster, and "
+        f"{slower} make the kernel slower."
     )
 
 
@@ -88,9 +88,9 @@ def test_the_shown_reading_is_of_the_record():
 
 def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
     rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
-    (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto would record" in line)
+    (line,) = (line for line in disturbance.sentences(rows) if "--ctas auto would choose" in line)
     kernels, middle, worst = re.search(
-        r"of \d+ of the (\d+) kernels.*, ([\d.]+)% in the median and ([\d.]+)% at worst", line
+        r"for \d+ of (\d+) kernels.*, by ([\d.]+)% in the median and by ([\d.]+)% at worst", line
     ).groups()
     assert said(
         f"events lengthen the launch that a timeline shows by {middle} % in the median of {kernels} kernels, and by "
@@ -365,7 +365,8 @@ def test_the_readme_counts_the_operators_whose_advice_was_followed():
     rows = RecordStore(RECORDED / "h100-80gb-hbm3", "public", public_rows.ROWS).points()
     faster, slower = sum(map(public_rows.is_faster, rows)), sum(map(public_rows.is_slower, rows))
     assert said(
-        f"of {len(rows)} randomly drawn operators, kperf's advice makes {faster} at least 10 % faster, and {slower} slower."
+        f"of {len(rows)} randomly drawn operators, kperf's advice makes {faster} at least 10 % faster, and "
+        f"{slower} slower."
     )
 
 
