@@ -119,9 +119,9 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "Without norm, the time of a launch changes by 4.0% on average with events in all CTAs and by 0.0% on average "
         "with events in only some CTAs. With events norm has 32 registers and spills 0 bytes; without events norm has "
         "40 registers and spills 0 bytes.",
-        "kperf can let only some CTAs of 2 kernels write events. The time of a launch of these kernels changes by 11.5% "
-        "on average and by 20.0% at worst with events in all CTAs, and by 1.5% on average and by 3.0% at worst with "
-        "events in only some CTAs.",
+        "kperf can let only some CTAs of 2 kernels write events. The time of a launch of these kernels changes by "
+        "11.5% on average and by 20.0% at worst with events in all CTAs, and by 1.5% on average and by 3.0% at worst "
+        "with events in only some CTAs.",
         "Each change compares the median time of 3 launches with events to the median time of as many launches without "
         "events.",
         "kperf measured 1 kernel in two runs with events in all CTAs. The time of a launch with events, divided by the "
