@@ -108,7 +108,7 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     head = (
         f"example on {gpu}",
         f"findings with Triton {first}",
-        "other findings with another Triton",
+        "findings with another Triton, if they differ",
         f"ms of a launch without events, with Triton {'; '.join(versions)}",
         f"cycles with events, with Triton {'; '.join(versions)}",
     )
@@ -122,10 +122,10 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
         count = sum(place.triton == version for place in compared)
         names = sorted(place.kernel for place in apart if place.triton == version)
         sentence = (
-            f"On {gpu}, Triton {version} gives the same view and findings as Triton {first} for "
+            f"On {gpu}, kperf reports the same with Triton {version} as with Triton {first} for "
             f"{count - len(names)} of {count} {agreeing(count, 'example', 'examples')}"
         )
-        lines += ["", f"{sentence}; they differ for {', '.join(names)}." if names else f"{sentence}."]
+        lines += ["", f"{sentence}. The reports on {', '.join(names)} differ." if names else f"{sentence}."]
     return lines
 
 
@@ -144,7 +144,7 @@ def _row(kernel: str, by_version: Mapping[str, Reading | None]) -> list[str]:
     return [
         kernel,
         "not run" if base is None else _conclusions(base),
-        "; ".join(apart) or "none",
+        "; ".join(apart) or "the same",
         "; ".join(times),
         f"{' or '.join(units)}: {'; '.join(cycles)}",
     ]
@@ -153,6 +153,6 @@ def _row(kernel: str, by_version: Mapping[str, Reading | None]) -> list[str]:
 def _conclusions(one: Reading, base: Reading | None = None) -> str:
     """Findings, whether the MMAs bound an iteration, and the view where that of `base` is another."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
-    bound = ", no longer than its MMAs" if one.at_bound else ""
+    bound = "; MMAs fill the iteration" if one.at_bound else ""
     view = f", view {one.view} instead of {base.view}" if base is not None and one.view != base.view else ""
     return f"{found}{bound}{view}"

@@ -85,9 +85,9 @@ def test_the_tables_say_run_only_for_what_ran():
     ]
     lines = tables(rows).splitlines()
     assert lines[0] == "| target | Triton 3.6.0 | Triton 3.10.0 |"
-    assert "| sm_90a | 1 ran; of 1 that did not run, 1 compile | not tried |" in lines
-    assert "| sm_100a | 1 of 2 compile | not tried |" in lines
-    assert "| sm_80 | not tried | 0 of 1 compile |" in lines
+    assert "| sm_90a | 1 kernel ran; 1 of 1 other kernels compile | not tried |" in lines
+    assert "| sm_100a | 1 of 2 kernels compile | not tried |" in lines
+    assert "| sm_80 | not tried | 0 of 1 kernels compile |" in lines
     assert r"| add | 3.6.0: sm_100a | no \| way |" in lines
     assert not any("8 events" in line for line in lines)
 
@@ -231,25 +231,25 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
     ]
     lines = tables(rows).splitlines()
     start = lines.index(
-        "| example on NVIDIA H200 | findings with Triton 3.6.0 | other findings with another Triton "
+        "| example on NVIDIA H200 | findings with Triton 3.6.0 | findings with another Triton, if they differ "
         "| ms of a launch without events, with Triton 3.6.0; 3.7.1; 3.10.0 "
         "| cycles with events, with Triton 3.6.0; 3.7.1; 3.10.0 |"
     )
     high = "exposed-loads (high)"
     assert lines[start + 2 :] == [
-        f"| gemm | {high} | none | 2.000; not run; 3.000 | iteration: 1237; not run; 2000 |",
-        "| tma | no finding, no longer than its MMAs | 3.10.0: no finding | 2.000; not run; 2.000 "
+        f"| gemm | {high} | the same | 2.000; not run; 3.000 | iteration: 1237; not run; 2000 |",
+        "| tma | no finding; MMAs fill the iteration | 3.10.0: no finding | 2.000; not run; 2.000 "
         "| iteration: 1237; not run; 1237 |",
         f"| norm | {high} | 3.10.0: exposed-loads (medium) | 2.000; not run; 2.000 | iteration: 1237; not run; 1237 |",
-        f"| add | {high} | none | 2.000; 2.000; not run | iteration: 1237; 1237; not run |",
+        f"| add | {high} | the same | 2.000; 2.000; not run | iteration: 1237; 1237; not run |",
         f"| sum | {high} | 3.7.1: {high}, view memory instead of pipeline | 2.000; 2.000; not run "
         "| iteration: 1237; 1237; not run |",
         "",
-        "On NVIDIA H200, Triton 3.7.1 gives the same view and findings as Triton 3.6.0 for 1 of 2 examples; they "
-        "differ for sum.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.7.1 as with Triton 3.6.0 for 1 of 2 examples. The "
+        "reports on sum differ.",
         "",
-        "On NVIDIA H200, Triton 3.10.0 gives the same view and findings as Triton 3.6.0 for 1 of 3 examples; they "
-        "differ for norm, tma.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.10.0 as with Triton 3.6.0 for 1 of 3 examples. The "
+        "reports on norm, tma differ.",
     ]
     assert "H100" not in tables(rows)
 
