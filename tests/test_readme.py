@@ -93,8 +93,8 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
         r"for \d+ of (\d+) kernels.*, by ([\d.]+)% in the median and by ([\d.]+)% at worst", line
     ).groups()
     assert said(
-        f"events lengthen the launch that a timeline shows by {middle} % in the median of {kernels} kernels, and by "
-        f"{worst} % at worst"
+        f"events (timestamps) lengthen the launch that a timeline shows by {middle} % in the median of {kernels} "
+        f"kernels, and by {worst} % at worst"
     )
     longer = f"Over {kernels} kernels, events change the time of the launch that a timeline shows by {middle} %"
     assert said(f"{longer} in the median, and by {worst} % at worst.")
@@ -242,7 +242,8 @@ def test_the_speeds_and_the_memory_of_attention_are_those_of_the_record():
     eager, math = peaks.pop("eager"), peaks.pop("sdpa_math")
     assert said(f"takes {statistics.median(peaks.values()) / 1e6:.0f} MB of GPU memory beyond q, k and v")
     assert max(peaks.values()) < 1.04 * 4 * 16 * 8192 * 128 * 2  # hardly more than the output
-    assert said(f"Eager takes {eager / 1e9:.1f} GB, and SDPA math {math / 1e9:.1f} GB.")
+    takes = f"eager takes {eager / 1e9:.1f} GB, and SDPA math {math / 1e9:.1f} GB, beyond q, k and v."
+    assert said(f"At this shape {takes}")
     oom = {(one.implementation, one.backward) for one in alike if one.seq_len == 16384 and one.status == "oom"}
     assert oom == {("sdpa_math", False), ("sdpa_math", True), ("eager", True)}
 

@@ -277,8 +277,8 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     every, sampled = costs["all"], costs["sampled"]
     return [
-        f"kperf can let only some CTAs of {len(kernels)} {agreeing(len(kernels), 'kernel', 'kernels')} write events. "
-        f"The time of a launch of these kernels changes by {statistics.fmean(every):.1%} on average and by "
+        f"In the {len(kernels)} {agreeing(len(kernels), 'kernel', 'kernels')} of which kperf can let only some CTAs "
+        f"write events, the time of a launch changes by {statistics.fmean(every):.1%} on average and by "
         f"{max(every):.1%} at worst with {_WITH_EVENTS['all']}, and by {statistics.fmean(sampled):.1%} on average and "
         f"by {max(sampled):.1%} at worst with {_WITH_EVENTS['sampled']}."
     ]
@@ -344,8 +344,8 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
         lines.append(
-            f"Each change compares the median time of {counts} launches with events to the median time of as many "
-            "launches without events."
+            f"Each change of a launch's time compares the median time of {counts} launches with events to the median "
+            "time of as many launches without events."
         )
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
@@ -387,8 +387,8 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
             lines.append(
                 f"With {_WITH_EVENTS[way]}{others}, the time of a launch changes by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). Our goals for this change, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, "
-                f"are {met}."
+                f"({worst.kernel}). Our goals with {_WITH_EVENTS[way]}, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} "
+                f"at worst, are {met}."
             )
     return [*lines, *_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
 

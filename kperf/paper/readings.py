@@ -125,7 +125,7 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
             f"On {gpu}, kperf reports the same with Triton {version} as with Triton {first} for "
             f"{count - len(names)} of {count} {agreeing(count, 'example', 'examples')}"
         )
-        lines += ["", f"{sentence}. The reports on {', '.join(names)} differ." if names else f"{sentence}."]
+        lines += ["", f"{sentence}, but not for {', '.join(names)}." if names else f"{sentence}."]
     return lines
 
 

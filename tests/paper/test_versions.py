@@ -245,11 +245,11 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
         f"| sum | {high} | 3.7.1: {high}, view memory instead of pipeline | 2.000; 2.000; not run "
         "| iteration: 1237; 1237; not run |",
         "",
-        "On NVIDIA H200, kperf reports the same with Triton 3.7.1 as with Triton 3.6.0 for 1 of 2 examples. The "
-        "reports on sum differ.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.7.1 as with Triton 3.6.0 for 1 of 2 examples, but "
+        "not for sum.",
         "",
-        "On NVIDIA H200, kperf reports the same with Triton 3.10.0 as with Triton 3.6.0 for 1 of 3 examples. The "
-        "reports on norm, tma differ.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.10.0 as with Triton 3.6.0 for 1 of 3 examples, but "
+        "not for norm, tma.",
     ]
     assert "H100" not in tables(rows)
 
