@@ -228,7 +228,7 @@ def markdown(folder: Path) -> str:
             _cost(ways.get("all")),
             _changes(ways.get("all")),
             _cost(ways.get("sampled")),
-            ", ".join(ways[way].confidence for way in get_args(Way) if way in ways),
+            *(ways[way].confidence if way in ways else "not measured" for way in get_args(Way)),
         )
         for (_, origin, kernel), ways in sorted(cells.items())
     ]
@@ -238,7 +238,8 @@ def markdown(folder: Path) -> str:
         "change of a launch's time by events in all CTAs",
         "what events in all CTAs change",
         "change of a launch's time by events in only some CTAs",
-        "confidence with events in all CTAs, with events in only some CTAs",
+        "confidence with events in all CTAs",
+        "confidence with events in only some CTAs",
     )
     others = [f"- {line}" for line in _with_all_alone(rows)]
     return "\n".join([*lines, *md.table(head, table), *(["", *others] if others else [])])

@@ -108,9 +108,9 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     head = (
         f"example on {gpu}",
         f"findings with Triton {first}",
-        "findings with another Triton, if they differ",
-        f"ms of a launch without events, with Triton {'; '.join(versions)}",
-        f"cycles with events, with Triton {'; '.join(versions)}",
+        "findings with newer Triton",
+        "ms of a launch without events (Triton)",
+        "cycles with events (Triton)",
     )
     rows = [
         _row(kernel, {version: readings.get(Place(gpu, kernel, version)) for version in versions})
@@ -138,15 +138,16 @@ def _row(kernel: str, by_version: Mapping[str, Reading | None]) -> list[str]:
         for version in others
         if (one := by_version[version]) is not None and (base is None or not one.agrees(base))
     ]
-    units = dict.fromkeys(one.unit for one in by_version.values() if one is not None)
-    times = ["not run" if one is None else f"{one.launch_ms:.3f}" for one in by_version.values()]
-    cycles = ["not run" if one is None else f"{one.cycles:.0f}" for one in by_version.values()]
+    ran = [(version, one) for version, one in by_version.items() if one is not None]
+    units = dict.fromkeys(one.unit for _, one in ran)
+    times = [f"{one.launch_ms:.3f} ({version})" for version, one in ran]
+    cycles = [f"{one.cycles:.0f} ({version})" for version, one in ran]
     return [
         kernel,
         "not run" if base is None else _conclusions(base),
         "; ".join(apart) or "the same",
-        "; ".join(times),
-        f"{' or '.join(units)}: {'; '.join(cycles)}",
+        ", ".join(times),
+        f"{' or '.join(units)}: {', '.join(cycles)}",
     ]
 
 

@@ -177,11 +177,13 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         made(origin="liger", kernel="rope", way="sampled", why_all="its CTAs come in clusters", confidence="low"),
     ]
     kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
-    table, _, others = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].partition("\n\n")
+    table, _, others = (
+        disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|---|\n")[1].partition("\n\n")
+    )
     changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table.splitlines() == [
-        f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high, medium |",
-        f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not possible | low, low |",
+        f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high | medium |",
+        f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not possible | low | low |",
     ]
     assert others == "- Events in only some CTAs of rope are not possible, because its CTAs come in clusters."
 

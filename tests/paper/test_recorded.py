@@ -350,7 +350,7 @@ def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
             agreements.append("none" if witness is None else witness.agreement)
     counts = Counter(agreements)
     assert said(
-        f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md). Samples agree "
+        f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md): samples agree "
         f"with {counts['agrees']} of these {len(agreements)} findings, disagree with {counts['disagrees']}, and "
         f"neither agree nor disagree with {counts['none']}"
     )
