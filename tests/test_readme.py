@@ -23,16 +23,17 @@ from kperf.paper import (
     operators,
     proof,
     proof_ncu,
+    proof_page,
     tritonbench,
 )
 from kperf.paper.units import measured
 from kperf.plots import fig11 as plot_fig11
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import fig13, followed, interleaved, lines, public, public_rows, sped_up
+from kperf.studies import collection_pages, fig13, followed, interleaved, lines, public, public_rows, sped_up
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
-from tests.pages import PAGES, between_marks, said
+from tests.pages import PAGES, all_between_marks, between_marks, said
 
 KERNELS = Path(__file__).parent / "diagnose/kernels"
 COMMAND = "diagnose --static examples/gemm.py -- --stages 1"
@@ -73,10 +74,7 @@ def test_what_all_advice_gave_is_that_of_the_record():
     gains = [row.gain for row in known if row.gain is not None]
     faster = sum(gain.speedup >= 1.1 for gain in gains)
     slower = sum(gain.is_slower for gain in gains)
-    assert (
-        f"([held out](docs/proof.md#held-out-kernels)) | {named} of {len(held_out)} | not computed |"
-        in PAGES["README.md"]
-    )
+    assert f"([held out](docs/proof/held_out.md)) | {named} of {len(held_out)} | not computed |" in PAGES["README.md"]
     assert f"([proof set](docs/proof.md)) | {named_of_known} of {len(known)} | not computed |" in PAGES["README.md"]
     assert said(
         f"of {len(gains)} timed changes that kperf advises, {faster} make the kernel at least 10 % faster, and "
@@ -201,24 +199,28 @@ def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
 
 def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     folder = RECORDED / "h200"
-    rows = public_rows.recorded(folder).rows
-    for number in (2, 3, 4):
+    lines = PAGES["README.md"].splitlines()
+    of_number = collection_pages.collected(folder)
+    newest = collection_pages.WORDS[max(of_number) - 1]
+    assert f"docs/sped_up/{newest}.md" in PAGES["README.md"], "README.md has no row of the newest collection"
+    for number, rows in of_number.items():
         first = sped_up.first_recorded(folder, number)
         gained = [first[row.name] for row in rows if row.name in first and public_rows.is_faster(row)]
         named, chance = sped_up.named(first.values()), sped_up.by_chance(list(first.values()))
-        assert (
-            f"-collection) | {named} of {len(first)} | {chance:.1f} of {len(first)} | {sped_up.named(gained)} of "
-            f"{len(gained)} |"
-        ) in PAGES["README.md"]
-    for number in (2, 4):
-        collected = [row for row in rows if row.collection == number]
-        ours, theirs = followed.means(collected)
-        changes = [row for row in collected if row.follows]
-        assert (
-            f"-collection-changed-as-kperf-advises) | {followed.mean_of_first(collected):.2f} x | {ours:.2f} x | "
-            f"{theirs:.2f} x | {sum(map(public_rows.is_slower, changes))} of {len(changes)} |"
-        ) in PAGES["README.md"]
-    assert f"what made {sum(bool(row.faults) for row in rows)} public kernels slow" in PAGES["docs/README.md"]
+        counts = f"{named} of {len(first)} | {chance:.1f} of {len(first)} | {sped_up.named(gained)} of {len(gained)} |"
+        name = f"| [public kernels, {collection_pages.WORDS[number - 1]} collection]"
+        for line in lines:
+            if line.startswith(f"{name}(docs/sped_up/"):
+                assert line.endswith(f") | {counts}")
+            elif line.startswith(name):
+                ours, theirs = followed.means(rows)
+                changes = [row for row in rows if row.follows]
+                assert line.endswith(
+                    f") | {followed.mean_of_first(rows):.2f} x | {ours:.2f} x | {theirs:.2f} x | "
+                    f"{sum(map(public_rows.is_slower, changes))} of {len(changes)} |"
+                )
+    kernels = sum(bool(row.faults) for rows in of_number.values() for row in rows)
+    assert f"what made {kernels} public kernels slow" in PAGES["docs/README.md"]
 
 
 def speeds(page, what):
@@ -353,8 +355,7 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew, and likewise docs/sped_up.md."""
     sections = public.sections(RECORDED / "h200")
     assert between_marks("docs/public.md", "public") == sections.pop("public")
-    for name, text in sections.items():
-        assert between_marks("docs/sped_up.md", name) == text
+    assert sections == all_between_marks("docs/sped_up")
 
 
 def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():
@@ -392,9 +393,7 @@ def test_how_far_predictions_between_schedules_are_off_is_that_of_the_records():
 def test_the_page_of_the_proof_is_that_of_the_record():
     """`python -m kperf proof --write docs/proof.md --gpu h200` fills the page anew."""
     folder = RECORDED / "h200"
-    assert between_marks("docs/proof.md", "proof") == proof.markdown(folder, held_out=False)
-    assert between_marks("docs/proof.md", "held-out") == proof.markdown(folder, held_out=True)
-    assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(folder)
+    assert all_between_marks("docs/proof") == proof_page.sections(folder, KERNELS) | proof_ncu.sections(folder)
 
 
 def test_the_pages_of_rules_have_the_gains_of_the_proof_set():
