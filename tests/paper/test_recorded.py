@@ -232,8 +232,8 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     assert len(spread.gpus) == 2
     assert said(
         f"Two H200s of one host measured the {len(spread.places)} causal shapes of Fig. 12 in {spread.seconds:.0f} s, "
-        f"after {spread.start_s:.0f} s to start. One H200 alone measured the same shapes in {min(alone):.0f} s and, in "
-        f"a second run, in {max(alone):.0f} s."
+        f"after {spread.start_s:.0f} s to start. One H200 alone measured the {len(spread.places)} causal shapes in "
+        f"{min(alone):.0f} s and, in a second run, in {max(alone):.0f} s."
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
