@@ -223,11 +223,12 @@ mutants: setup ## do the tests fail when the program is wrong? The listed change
 	@$(PYTHON) -m tests.mutation $(words)
 
 # docs/words.txt: words that documents and help texts do not use, and what they use in their place. The tables of
-# docs/operators.md and of public kernels (`kernel` (owner/name, path)) have the words of a record.
+# docs/operators.md and of public kernels (`kernel` (owner/name, path)), and the entries of docs/sped_up/, have the words
+# of a record.
 WORDED := README.md artifact.md CHANGELOG.md CONTRIBUTING.md docs kperf/cli
 check: setup ## ruff, ruff format, mypy; spelling and words
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
-	@$(PYTHON) -m codespell_lib && $(PYTHON) -m codespell_lib -D docs/words.txt --skip docs/operators.md --ignore-regex '^\| `[^`]*` \([^ ]*/[^ ]*( [0-9a-f]+)?, .*|`[^`]*`' $(WORDED)
+	@$(PYTHON) -m codespell_lib && $(PYTHON) -m codespell_lib -D docs/words.txt --skip docs/operators.md --ignore-regex '^\| `[^`]*` \([^ ]*/[^ ]*( [0-9a-f]+)?, .*|^- \*\*(Author|Fault|Advice).*|^.*\. Input: .*|`[^`]*`' $(WORDED)
 
 dist: ## the sdist, the wheel and the lock's bill of materials into dist/, the same bytes twice (needs uv)
 	@.ci/dist

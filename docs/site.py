@@ -23,7 +23,7 @@ from kperf.diagnose.rule import Rule, all_rules
 from kperf.trace.analyze.models import Timeline
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("*.md", "docs/*.md", "docs/rules/*.md", "kperf/attention/kernels/NOTES.md")
+PAGES = ("*.md", "docs/**/*.md", "kperf/attention/kernels/NOTES.md")
 PYTHON = {
     "kperf.api": ("trace", "Trace", "KernelTrace", "traced", "Traced", "diagnose"),
     "kperf.errors": ("UsageError", "MeasurementError"),

@@ -292,7 +292,8 @@ def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "li
     """
     if reason := stack.look().why_no_compiler():
         raise UsageError(reason)
-    from kperf.diagnose.engine import diagnose_all, ranked
+    from kperf.diagnose.compilations import diagnose_all
+    from kperf.diagnose.engine import ranked
     from kperf.record import device
 
     if device.why_static() is None:

@@ -23,16 +23,17 @@ from kperf.paper import (
     operators,
     proof,
     proof_ncu,
+    proof_page,
     tritonbench,
 )
 from kperf.paper.units import measured
 from kperf.plots import fig11 as plot_fig11
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import fig13, followed, interleaved, lines, public, public_rows, sped_up
+from kperf.studies import collection_pages, fig13, followed, interleaved, lines, public, public_rows, sped_up
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
-from tests.pages import PAGES, between_marks, said
+from tests.pages import PAGES, all_between_marks, between_marks, said
 
 KERNELS = Path(__file__).parent / "diagnose/kernels"
 COMMAND = "diagnose --static examples/gemm.py -- --stages 1"
@@ -73,7 +74,7 @@ def test_what_all_advice_gave_is_that_of_the_record():
     gains = [row.gain for row in known if row.gain is not None]
     faster = sum(gain.speedup >= 1.1 for gain in gains)
     slower = sum(gain.is_slower for gain in gains)
-    assert said(f"{len(held_out)} kernels written without knowledge of the rules ([held out](docs/proof.md#held-out-")
+    assert said(f"{len(held_out)} kernels written without knowledge of the rules ([held out](docs/proof/held_out.md))")
     assert f"| {named} of {len(held_out)} faults named |" in PAGES["README.md"]
     assert said(
         f"{len(known)} kernels with faults that kperf's rules look for, most of them written together with the rules"
@@ -197,29 +198,37 @@ def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
 
 def test_the_front_page_counts_the_faults_of_others_as_the_record_does():
     folder = RECORDED / "h200"
-    rows = public_rows.recorded(folder).rows
-    for number in (2, 3, 4):
+    lines = PAGES["README.md"].splitlines()
+    of_number = collection_pages.collected(folder)
+    shown = {number: [line for line in lines if f"docs/sped_up/{collection_pages.WORDS[number - 1]}.md" in line]
+             for number in of_number}  # fmt: skip
+    assert shown[max(shown)], "README.md has no row of the newest collection"
+    advised = set()
+    for number, rows in of_number.items():
         first = sped_up.first_recorded(folder, number)
         gained = [first[row.name] for row in rows if row.name in first and public_rows.is_faster(row)]
-        assert f"| {len(first)} kernels of public projects, as they were before" in PAGES["README.md"]
         named, chance = sped_up.named(first.values()), sped_up.by_chance(list(first.values()))
-        assert (
-            f"| {named} of {len(first)} faults named, {chance:.1f} by chance. The authors' changes "
-            f"make {len(gained)} kernels at least 10 % faster; the faults of "
-            f"{sped_up.named(gained)} of these {len(gained)} kernels are named |"
-        ) in PAGES["README.md"]
-    for number in (2, 4):
-        theirs_first = sped_up.first_recorded(folder, number)
-        collected = [row for row in rows if row.collection == number]
-        ours, theirs = followed.means(collected)
-        changes = [row for row in collected if row.follows]
-        assert f"| the same {len(theirs_first)} kernels, [changed by kperf's advice]" in PAGES["README.md"]
-        assert (
-            f"{followed.mean_of_first(collected):.2f} times as fast by the first advised change, {ours:.2f} times by "
-            f"the better of two advised changes, and {theirs:.2f} times by the author's change (geometric means); "
-            f"{sum(map(public_rows.is_slower, changes))} of {len(changes)} advised changes make the kernel slower |"
-        ) in PAGES["README.md"]
-    assert f"what made {sum(bool(row.faults) for row in rows)} public kernels slow" in PAGES["docs/README.md"]
+        counts = (
+            f"| {named} of {len(first)} faults named, {chance:.1f} by chance. The authors' changes make {len(gained)} "
+            f"kernels at least 10 % faster; the faults of {sped_up.named(gained)} of these {len(gained)} kernels are "
+            "named |"
+        )
+        for line in shown[number]:
+            assert line.startswith(f"| {len(first)} kernels of public projects, as they were before")
+            assert line.endswith(counts)
+        ours, theirs = followed.means(rows)
+        changes = [row for row in rows if row.follows]
+        advised.add((
+            f"| the same {len(first)} kernels, [changed by kperf's advice]",
+            f"{followed.mean_of_first(rows):.2f} times as fast by the first advised change, {ours:.2f} times by the "
+            f"better of two advised changes, and {theirs:.2f} times by the author's change (geometric means); "
+            f"{sum(map(public_rows.is_slower, changes))} of {len(changes)} advised changes make the kernel slower |",
+        ))  # fmt: skip
+    for line in lines:
+        if line.startswith("| the same "):
+            assert any(line.startswith(begin) and line.endswith(end) for begin, end in advised), line
+    kernels = sum(bool(row.faults) for rows in of_number.values() for row in rows)
+    assert f"what made {kernels} public kernels slow" in PAGES["docs/README.md"]
 
 
 def speeds(page, what):
@@ -353,8 +362,7 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew, and likewise docs/sped_up.md."""
     sections = public.sections(RECORDED / "h200")
     assert between_marks("docs/public.md", "public") == sections.pop("public")
-    for name, text in sections.items():
-        assert between_marks("docs/sped_up.md", name) == text
+    assert sections == all_between_marks("docs/sped_up")
 
 
 def test_the_page_of_autotuner_lists_counts_the_operators_that_gained():
@@ -391,9 +399,7 @@ def test_how_far_predictions_between_schedules_are_off_is_that_of_the_records():
 def test_the_page_of_the_proof_is_that_of_the_record():
     """`python -m kperf proof --write docs/proof.md --gpu h200` fills the page anew."""
     folder = RECORDED / "h200"
-    assert between_marks("docs/proof.md", "proof") == proof.markdown(folder, held_out=False)
-    assert between_marks("docs/proof.md", "held-out") == proof.markdown(folder, held_out=True)
-    assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(folder)
+    assert all_between_marks("docs/proof") == proof_page.sections(folder, KERNELS) | proof_ncu.sections(folder)
 
 
 def test_the_pages_of_rules_have_the_gains_of_the_proof_set():

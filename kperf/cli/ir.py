@@ -56,7 +56,7 @@ def ir(
     if page is not None:
         from kperf.report import ladder_page
     from kperf.diagnose import inputs
-    from kperf.diagnose.engine import kernels_with_diagnoses
+    from kperf.diagnose.compilations import kernels_with_diagnoses
     from kperf.record.files import make_output, write_atomically
     from kperf.report import ladder
 

@@ -9,6 +9,11 @@ from kperf.cli.app import app, console
 from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu, listed, take_no_gpu
 from kperf.record.store import RECORDED, recorded_folder
 
+WrittenPages = Annotated[
+    Path | None,
+    typer.Option(help="Put what is recorded into this page and those in the folder of its name, and do no more."),
+]
+
 
 @app.command()
 def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
@@ -90,19 +95,17 @@ def proof(
         bool, typer.Option("--beside-ncu", help="Run ncu --set full on the kernels instead: what do its rules say?")
     ] = False,
     ncu: NcuOption = None,
-    write: Annotated[Path | None, typer.Option(help="Put what is recorded into this file, and do no more.")] = None,
+    write: WrittenPages = None,
     gpu: WrittenGpu = None,
 ) -> None:
     """Whether kperf diagnose names planted faults and is silent on clean kernels, and its estimates beside gains."""
-    from kperf.paper import proof, proof_ncu
-    from kperf.record.files import write_between_marks
+    from kperf.paper import proof, proof_ncu, proof_page
+    from kperf.record.files import write_sections
 
     require_gpu = device is DeviceChoice.cuda
     if write is not None:
         folder = recorded_folder(results, "diagnose.jsonl", gpu=gpu)
-        write_between_marks(write, "proof", proof.markdown(folder, held_out=False))
-        write_between_marks(write, "held-out", proof.markdown(folder, held_out=True))
-        write_between_marks(write, "ncu", proof_ncu.markdown(folder))
+        write_sections(write, proof_page.sections(folder, kernels) | proof_ncu.sections(folder))
     elif beside_ncu:
         take_no_gpu(gpu)
         proof_ncu.run(console, results, kernels, names or [], ncu_path=ncu, require_gpu=require_gpu)
@@ -117,18 +120,17 @@ def public(
         Path | None, typer.Argument(metavar="[PAIRS.py]", help="Measure its PAIRS; else show what is recorded.")
     ] = None,
     results: Results = RECORDED,
-    write: Annotated[Path | None, typer.Option(help="Put the recorded tables into this file, and do no more.")] = None,
+    write: WrittenPages = None,
     gpu: WrittenGpu = None,
 ) -> None:
     """Kernels of public packages before and after a change: that a finding advises, or that their authors made."""
-    from kperf.record.files import write_sections
     from kperf.studies import public
 
     if write is None:
         take_no_gpu(gpu)
         public.run(console, results, pairs)
     else:
-        write_sections(write, public.sections(recorded_folder(results, "public.jsonl", gpu=gpu)))
+        public.write(write, recorded_folder(results, "public.jsonl", gpu=gpu))
 
 
 @app.command()

@@ -16,11 +16,13 @@ from kperf.compat.triton.launches import LaunchCall, intercepted_launches, refus
 from kperf.compat.triton.tuning import noted_calls
 from kperf.console import WholeConsole, agreeing
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
-from kperf.diagnose.experiments import Experiments, is_refuted
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_timeline
+from kperf.diagnose.experiments import Experiments
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.page import page
 from kperf.diagnose.reading.lines import source_line
+from kperf.diagnose.results import is_refuted
 from kperf.diagnose.rule import has_only_options
 from kperf.diagnose.sarif import sarif
 from kperf.diagnose.thresholds import TUNED_GAIN
@@ -288,7 +290,7 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(Text(f"          {line if faster else f'none of these is at least 3% faster here{rest}'}"))
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
-        console.print(Text(f"          not measured with {changes}: {why}"))
+        console.print(Text(f"          left out {changes}: {why}"))
 
 
 def _checked(checked: Checked) -> str:

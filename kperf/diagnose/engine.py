@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
 
-_Function = tuple[str, Source, bool]
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
 FAILED = "the rule itself failed"
 IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
@@ -181,104 +180,6 @@ def _without_own(finding: Finding, kernel: Kernel) -> Finding:
     return finding if others == finding.candidates else finding.model_copy(update={"candidates": others})
 
 
-def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
-    """Each kernel: of an autotuner's configurations the best, and all that it was compiled for together.
-
-    Which configuration is fastest, a GPU would have to say.
-    """
-    of_function: dict[_Function, list[Diagnosis]] = {}
-    for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        of_function.setdefault(_function_of(kernel, diagnosis), []).append(diagnosis)
-    return [_together(compilations) for compilations in of_function.values()]
-
-
-def _function_of(kernel: Kernel, diagnosis: Diagnosis) -> _Function:
-    """What compilations of one function have in common: two files may have functions of one name."""
-    return kernel.name, diagnosis.source, kernel.tuned
-
-
-def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
-    """What is found in any of a function's compilations, each finding once; skipped is what none of them could run."""
-    first = compilations[0]
-    if len(compilations) == 1:
-        return first
-    return first.model_copy(
-        update={
-            "findings": ranked(merged(_with_constants(compilations))),
-            "constants": {
-                name: value
-                for name, value in first.constants.items()
-                if all(one.constants.get(name) == value for one in compilations)
-            },
-            "skipped": {
-                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in compilations)
-            },
-            "ignored": list(dict.fromkeys(words for one in compilations for words in one.ignored)),
-        }
-    )
-
-
-def _with_constants(compilations: Sequence[Diagnosis]) -> Iterator[Finding]:
-    """The findings of each compilation; what others have not says by which constants it differs from those."""
-    for diagnosis in compilations:
-        for finding in diagnosis.findings:
-            others = [one for one in compilations if _key(finding) not in map(_key, one.findings)]
-            own = diagnosis.apart_from(others)
-            message = f"{finding.message} (with {own})" if own else finding.message
-            yield finding.model_copy(update={"message": message})
-
-
-def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diagnosis]]:
-    """What `diagnose_all` gives, each with its kernel."""
-    found: list[tuple[Kernel, Diagnosis]] = []
-    of_tuner: dict[_Function, list[tuple[Kernel, Diagnosis]]] = {}
-    for kernel in kernels:
-        diagnosis = diagnose(kernel)
-        if kernel.tuned:
-            of_tuner.setdefault(_function_of(kernel, diagnosis), []).append((kernel, diagnosis))
-        else:
-            found.append((kernel, diagnosis))
-    for tried in of_tuner.values():
-        best, diagnosis = min(tried, key=lambda one: [*(_count(one[1], level) for level in LEVELS), _gain(one[1])])
-        findings = [one for one in diagnosis.findings if not doubts_results(one)]
-        findings += _doubts([one for _, one in tried])
-        found.append((best, diagnosis.model_copy(update={"findings": ranked(findings), "configurations": len(tried)})))
-    return found
-
-
-def _gain(diagnosis: Diagnosis) -> float:
-    """What the worst finding's advice gives: of two configurations with the same faults the slower one gains more."""
-    worst = next(iter(diagnosis.findings), None)
-    return worst.estimate.speedup if worst is not None and worst.estimate is not None else 1.0
-
-
-def _doubts(tried: Sequence[Diagnosis]) -> Iterator[Finding]:
-    """What doubts the results of a tuner's configurations, each once: the tuner may choose any of them."""
-    together: dict[tuple[str, Source], list[tuple[Finding, Diagnosis]]] = {}
-    for diagnosis in tried:
-        doubts = [one for one in diagnosis.findings if doubts_results(one)]
-        worst_of = {(one.id, one.source): one for one in reversed(doubts)}  # the worst come first
-        for key, finding in worst_of.items():
-            together.setdefault(key, []).append((finding, diagnosis))
-    for doubted in together.values():
-        worst, its = min(doubted, key=lambda one: LEVELS.index(one[0].severity))
-        if len(doubted) == len(tried):
-            yield worst
-            continue
-        such = its.apart_from(one for one in tried if one is not its)
-        yield worst.model_copy(
-            update={
-                "message": f"{worst.message} ({len(doubted)} of {len(tried)} configurations of the autotuner, such as "
-                f"{such})",
-                "advice": f"{worst.advice}; or leave these configurations out",
-            }
-        )
-
-
-def _count(diagnosis: Diagnosis, level: Level) -> int:
-    return sum(finding.severity == level for finding in diagnosis.findings)
-
-
 def found_in(timeline: Timeline) -> list[Finding]:
     """What dynamic rules find in a timeline, the worst first."""
     return diagnose_timeline(timeline).findings
@@ -320,13 +221,13 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """One finding a rule and line: the worst. A pipelined loop has each of its loads twice and more."""
     best: dict[tuple[str, str, int], Finding] = {}
     for finding in findings:
-        key = _key(finding)
+        key = key_of(finding)
         if key not in best or _rank(finding) < _rank(best[key]):
             best[key] = finding
     return list(best.values())
 
 
-def _key(finding: Finding) -> tuple[str, str, int]:
+def key_of(finding: Finding) -> tuple[str, str, int]:
     """Its rule and line."""
     return finding.id, finding.source.file, finding.source.line
 

@@ -1,6 +1,5 @@
 """Tries what findings advise: at a launch of the script, other configurations of its kernel are compiled and timed."""
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,10 @@ from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.options import OPTIONS, other_options
-from kperf.diagnose.rule import doubts_results, has_only_options
+from kperf.diagnose.results import with_results
+from kperf.diagnose.rule import doubts_results
 from kperf.diagnose.rules import launch_options
 from kperf.diagnose.script.history import Histories
-from kperf.diagnose.thresholds import TUNED_GAIN
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.analyze.finding import LEVELS, Checked, Dropped, Finding, Trial
@@ -28,10 +27,8 @@ from kperf.trace.capture import kernels as capture
 from kperf.trace.capture.capturer import why
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.scheduler import Scheduler
-from kperf.trace.capture.trial import LIMIT_S, SAME_CODE, Change, Measured, Tried, in_words, interval
+from kperf.trace.capture.trial import LIMIT_S, Change, Measured, Tried, in_words, interval
 
-_CHOICE = re.compile(r"\w+=\d+(?: or \w+=\d+)*")
-"""Candidates in an advice: `BLOCK_M=64 or BLOCK_N=128`."""
 MOST_CHANGES = 8
 """Configurations of a kernel that are tried, those of the worst findings first."""
 
@@ -153,7 +150,7 @@ class Experiments:
         results = [known.results.get(in_words(change)) for change in other_options(kernel)]
         explored = tuple(one for one in results if isinstance(one, Trial))
         diagnosis = diagnose(replace(kernel, explored=explored), timelines)
-        findings = [_with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]
+        findings = [with_results(_with_check(finding, known), known.results) for finding in diagnosis.findings]
         findings = [one for one in findings if one.id != launch_options.RULE.id or not _is_named(one, findings)]
         return diagnosis.model_copy(update={"findings": ranked(findings), "not_tried": known.why, **timed})
 
@@ -176,55 +173,10 @@ def _with_check(finding: Finding, known: _Experiment) -> Finding:
     return finding.model_copy(update={"checked": known.checked, **sure})
 
 
-def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
-    """With what was measured of its candidates; a hint where nothing else is advised, and none is faster.
-
-    The advice names the fastest, where that is another candidate than the likeliest.
-    """
-    words = [in_words(change) for change in finding.candidates]
-    mine = [results[one] for one in words if one in results]
-    if not mine:
-        return finding
-    tried = [one for one in mine if isinstance(one, Trial)]
-    best = max(tried, key=lambda one: one.low, default=None)
-    advice = finding.advice
-    if best is not None and best.low >= TUNED_GAIN:
-        advice = naming(advice, words[0], best.change)
-    dropped = [one for one in mine if isinstance(one, Dropped)]
-    found = finding.model_copy(update={"advice": advice, "tried": tried, "dropped": dropped})
-    return found.model_copy(update={"severity": LEVELS[-1]}) if is_refuted(found) else found
-
-
-def naming(advice: str, likeliest: str, fastest: str) -> str:
-    """Advice with the fastest candidate in place of the likeliest, or of all among which it lets one choose.
-
-    A reason for the likeliest one (`launch with maxnreg=128: why; what else`) goes with it, and so does another number
-    beside it (`num_stages=3 (or 4)`), which was timed too.
-    """
-    advice = re.sub(rf"\b({re.escape(likeliest)}) \(or [^)]*\)", r"\1", advice)
-    parts = set(fastest.split(", "))
-    choices = [one for one in _CHOICE.findall(advice) if parts <= set(one.split(" or "))]
-    if choices:
-        return advice.replace(choices[0], fastest)
-    reason = r"(: [^;]*)?" if fastest.partition("=")[0] != likeliest.partition("=")[0] else ""
-    return re.sub(rf"\b{re.escape(likeliest)}\b{reason}", fastest, advice, count=1)
-
-
 def _is_named(explored: Finding, findings: Sequence[Finding]) -> bool:
     """Whether another finding has the fastest of its options, and a reason."""
     best = max(explored.tried, key=lambda one: one.low)
     return any(best in one.tried for one in findings if one is not explored)
-
-
-def is_refuted(finding: Finding) -> bool:
-    """Whether all that it advises was tried, and nothing of that is faster."""
-    tried: list[Trial | Dropped] = [*finding.tried, *finding.dropped]
-    return has_only_options(finding) and bool(tried) and not any(map(_may_gain, tried))
-
-
-def _may_gain(result: Trial | Dropped) -> bool:
-    """Whether a configuration is faster, or was not timed for a reason that does not say that it is not."""
-    return result.speedup >= TUNED_GAIN if isinstance(result, Trial) else result.why != SAME_CODE
 
 
 def _results(tried: Tried, kernel: Kernel, call: JitCall | None) -> dict[str, Trial | Dropped]:

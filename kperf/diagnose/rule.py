@@ -24,6 +24,8 @@ class Rule:
     bytes that launches move for nothing, so that it helps a kernel that moves them as fast as memory can. only_options:
     whether its advice means its candidates alone, so that their times say what it gives. of_results: whether it says
     what the kernel may compute, not how fast: it stands before the others, and no bound on speed makes it a hint.
+    by_options: whether constexprs and compile options may bring it to a kernel that had not got it: advice to change
+    them is compiled first.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Rule:
     moves_less: bool = False
     only_options: bool = False
     of_results: bool = False
+    by_options: bool = False
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""
@@ -84,6 +87,11 @@ def static_rules() -> tuple[Rule, ...]:
 def doubts_results(finding: Finding) -> bool:
     """Whether it says what the kernel may compute, not how fast."""
     return any(rule.id == finding.id and rule.of_results for rule in static_rules())
+
+
+def may_be_brought(finding: Finding) -> bool:
+    """Whether other constexprs and options may bring it to a kernel that had not got it."""
+    return any(rule.id == finding.id and rule.by_options for rule in static_rules())
 
 
 def has_only_options(finding: Finding) -> bool:

@@ -165,3 +165,5 @@ TUNED_GAIN = 1.03
 
 LAUNCH_MS = 0.004
 """A kernel's launch takes about as long: 4 us."""
+LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
+"""Of an SM, for a launch."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -25,7 +25,14 @@ from kperf.compat.triton import ASTSource, CompiledKernel, TritonError
 from kperf.compat.triton.cache import cache_folder, cache_key, cached_file, keep_in_cache
 from kperf.compat.triton.instrumentation import instrumentation_option
 from kperf.compat.triton.modules import front_end_ir, lower_to_ttgir, parse_module, watch_front_end
-from kperf.compat.triton.sources import default_options, interpreting, python_function, source_of, source_with
+from kperf.compat.triton.sources import (
+    constexprs_of,
+    default_options,
+    interpreting,
+    python_function,
+    source_of,
+    source_with,
+)
 from kperf.compat.triton.tools import binary_tool, ptxas
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import locations
@@ -73,7 +80,7 @@ class Compiled:
         return machine_code(self.kernel).moved(self.moved)
 
     def again(self, **changes: int) -> CompiledKernel | None:
-        """Its source with other compile options, compiled once; None as of `recompiled`."""
+        """Its source with other constexprs and compile options, compiled once; None as of `recompiled`."""
         key = tuple(sorted(changes.items()))
         if key not in self._again:
             self._again[key] = recompiled(self.kernel, changes)
@@ -246,16 +253,23 @@ def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
 
 
 def recompiled(kernel: Any, changes: Mapping[str, Any]) -> CompiledKernel | None:
-    """A kernel's source with other compile options.
+    """A kernel's source with other constexprs and compile options, by name.
 
     None where it was not compiled here from its source, or does not compile so.
     """
     if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
         return None
-    options = options_of(kernel) | dict(changes)
-    with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
+    own = constexprs_of(kernel)
+    constexprs = {name: value for name, value in changes.items() if name in own}
+    options = options_of(kernel) | {name: value for name, value in changes.items() if name not in own}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _standard_error_to(Path(folder) / "diagnostics"),
+        redirect_stdout(None),  # Triton prints the PTX that ptxas refuses
+        whole_cache(),
+    ):
         try:
-            return triton.compile(source_with(kernel, {}), target=kernel.metadata.target, options=options)
+            return triton.compile(source_with(kernel, constexprs), target=kernel.metadata.target, options=options)
         except json.JSONDecodeError:  # half a file in Triton's cache
             raise
         except Exception:  # front end, passes, LLVM and ptxas raise what they like

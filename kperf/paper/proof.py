@@ -28,7 +28,6 @@ from kperf.console import agreeing, titled_table
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record import device
-from kperf.record import markdown as md
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child
@@ -44,7 +43,8 @@ FASTER = 1.1
 """A gain that counts."""
 SLOWER_BY = 0.99
 """A loss that counts."""
-_BY_HAND = "a fixed copy"
+BY_HAND = "a fixed copy"
+"""The change that was timed, where it is none of `--try`."""
 SESSION = (sys.executable, "-m", "kperf.paper.proof_session")
 _LIMIT_S = 600
 """Of a process: its compilers, its launches, and waiting for the others that have the GPU before it."""
@@ -85,7 +85,7 @@ class Beside(Frozen):
         """Original over fixed, the median of the rounds' ratios."""
         ratios = [before / after for before, after in zip(self.original_ms, self.fixed_ms, strict=True)]
         low, high = interval(ratios)
-        return Gain(by=_BY_HAND, speedup=statistics.median(ratios), low=low, high=high)
+        return Gain(by=BY_HAND, speedup=statistics.median(ratios), low=low, high=high)
 
 
 class Outcome(Frozen):
@@ -316,9 +316,6 @@ SLOWER = (
     "Findings whose advice makes the kernel slower than before (if several changes follow the advice, the table shows "
     "the fastest)"
 )
-SETS = "Sets of held-out kernels, each recorded before a rule was changed because of one of its kernels"
-SETS_HEAD = ("recorded on", "GPU", "faults in the set", "faults that the first or second finding names")
-_FAULTS_OF_A_SET = 16
 SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
 
@@ -377,48 +374,6 @@ def _in_words(gain: Gain | None, row: ProofRow) -> tuple[str, str]:
     return gain.in_words, gain.by
 
 
-def markdown(folder: Path, *, held_out: bool) -> str:
-    """A section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower.
-
-    held_out: of the held-out kernels, or of the others. Raises `UsageError` for a broken record.
-    """
-    found = recorded_run(folder, held_out=held_out)
-    rows = found.rows
-    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in sentences(rows)), ""]
-    lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
-    if made_slower := slower(rows):
-        lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, made_slower)]
-    if held_out:
-        lines += ["", f"{SETS}:", "", *md.table(SETS_HEAD, sets(folder.parent))]
-    return "\n".join(lines)
-
-
-def sets(results: Path) -> list[tuple[str, ...]]:
-    """A row of each set of held-out kernels that was recorded on any GPU, the first one first.
-
-    A run of fewer kernels is of those that failed in another one. Raises `UsageError` for a broken record.
-    """
-    of_run: dict[str, list[ProofRow]] = {}
-    gpus: dict[str, str] = {}
-    for file in results.glob("*/diagnose.jsonl"):
-        store = RecordStore(file.parent, "diagnose", ROWS)
-        environments = store.environments()
-        for row in store.points():
-            if row.is_held_out and not row.is_clean:
-                of_run.setdefault(row.run, []).append(row)
-                gpus[row.run] = environments[row.environment].gpu
-    whole = [rows for rows in of_run.values() if len(rows) >= _FAULTS_OF_A_SET]
-    return [
-        (
-            rows[0].recorded_at[:10],
-            gpus[rows[0].run],
-            str(len(rows)),
-            str(sum(row.rank is not None and row.rank <= 2 for row in rows)),
-        )
-        for rows in sorted(whole, key=lambda rows: rows[0].recorded_at)
-    ]
-
-
 def _parts(found: Run[ProofRow], *, measured: bool, names: Sequence[str]) -> Iterator[tuple[str, Run[ProofRow]]]:
     """What is counted apart: kernels that were written together with the rules, and those that were not.
 
@@ -447,7 +402,7 @@ def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
     if held_out:
         points = store.points()
         last = next((row.run for row in reversed(points) if row.is_held_out), "")
-        rows = [row for row in points if row.run == last]
+        rows = [row for row in points if row.run == last and row.is_held_out]
         return Run(folder, in_order(rows), stamp(store, rows, "recorded"))
     rows = newest_of_each(row for row in store.points() if not row.is_held_out)
     return Run(folder, rows, stamp(store, rows, "recorded"))
@@ -509,11 +464,11 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
 
 def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     """How many are near to what was measured, how many gains lie in their intervals, and which do not."""
-    estimated = [(row.name, row.off, _is_inside(row)) for row in faulty if row.off is not None]
+    estimated = [row for row in faulty if row.off is not None]
     if not estimated:
         return []
-    off = [name for name, factor, _ in estimated if not 1 / CLOSE <= factor <= CLOSE]
-    outside = [name for name, _, is_inside in estimated if not is_inside]
+    off = [row.name for row in estimated if not is_close(row)]
+    outside = [row.name for row in estimated if not is_inside(row)]
     count = len(estimated)
     close, inside, kernels = count - len(off), count - len(outside), agreeing(count, "kernel", "kernels")
     apart = f". The two gains differ by a factor above {CLOSE} for"
@@ -531,7 +486,7 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     if not gains:
         return []
     speedups = [gain.speedup for gain, _ in gains]
-    by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
+    by_hand = sum(gain.by == BY_HAND for gain, _ in gains)
     faster = sum(speedup >= FASTER for speedup in speedups)
     worse = [name for gain, name in gains if gain.is_slower]
     little = len(gains) - faster - len(worse)
@@ -581,7 +536,12 @@ def _instead(row: ProofRow) -> str:
     return f"kperf reports {' and '.join(found[:3])}" if found else row.why or "kperf reports nothing"
 
 
-def _is_inside(row: ProofRow) -> bool:
+def is_close(row: ProofRow) -> bool:
+    """Whether the estimated gain is near to the measured one."""
+    return row.off is not None and 1 / CLOSE <= row.off <= CLOSE
+
+
+def is_inside(row: ProofRow) -> bool:
     """Whether the measured gain lies in the interval of its estimate."""
     estimate = row.finding.estimate if row.finding is not None else None
     return row.gain is not None and estimate is not None and estimate.low <= row.gain.speedup <= estimate.high

@@ -241,33 +241,24 @@ def sentences(rows: Sequence[NcuRow]) -> list[str]:
     return [*lines, f"ncu could not profile {', '.join(missing)}."] if missing else lines
 
 
-HEAD = (
-    "kernel", "fault", "rank of kperf's finding", "measured gain", "ncu's first rule", "ncu's second rule",
-    "ncu names the cause",
-)  # fmt: skip
+HEAD = ("kernel, fault", "rank", "named by ncu", "ncu's first rules")
+_JUDGED = ("fault", "rule of ncu", "why the rule names the fault")
+_NOT_JUDGED = ("fault", "why no rule of ncu names the fault")
 
 
-_JUDGED = (
-    "fault",
-    "rule of ncu",
-    "words in the rule's text",
-    "why these words name the fault, or why no rule does",
-)
-
-
-def markdown(folder: Path) -> str:
-    """The section of docs/proof.md: what is recorded, and the judgement that it rests on.
+def sections(folder: Path) -> dict[str, str]:
+    """What docs/proof/ncu.md shows, by the names of its marks: what is recorded, and the judgement that it rests on.
 
     folder: of the GPU whose findings the page shows. Where ncu was not run on that one, another GPU's record stands
     beside them. Raises `UsageError` for a broken record.
     """
-    judgement = [
-        "For each fault: the rule of ncu that names it, the words that the rule's text has to contain (a regular "
-        "expression), and why these words name the fault:",
-        "",
-        *md.table(_JUDGED, _judgement()),
+    judged = [
+        (fault, f"{cause.rule} `{cause.says}`" if cause.says else cause.rule, cause.why)
+        for fault in sorted(CAUSES)
+        for cause in CAUSES[fault]
     ]
-    return "\n".join([*_recorded(folder), "", *judgement])
+    without = md.table(_NOT_JUDGED, sorted(WITHOUT_RULE.items()))
+    return {"ncu": "\n".join(_recorded(folder)), "ncu-causes": "\n".join([*md.table(_JUDGED, judged), "", *without])}
 
 
 def _recorded(folder: Path) -> list[str]:
@@ -279,26 +270,14 @@ def _recorded(folder: Path) -> list[str]:
     rows = newest(store.points())
     found = proof.recorded_run(folder, held_out=False)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
-    ours = {row.name: row for row in found.rows}
-    cells = [_cells(row, ours) for row in rows if not row.is_clean]
-    beside = f"What kperf found and measured is {found.stamp}."
+    ranks = {row.name: str(row.rank or "-") for row in found.rows}
+    cells = [_cells(row, ranks.get(row.name, "")) for row in rows if not row.is_clean]
+    beside = f"What kperf found is {found.stamp}."
     lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in sentences(rows)), ""]
     return [*lines, *md.table(HEAD, cells)]
 
 
-def _judgement() -> Iterator[tuple[str, ...]]:
-    """A row a fault and rule, by name; of a fault without a rule the reason."""
-    for fault in sorted({*CAUSES, *WITHOUT_RULE}):
-        for cause in CAUSES.get(fault, ()):
-            yield fault, cause.rule, f"`{cause.says}`" if cause.says else "any", cause.why
-        if fault in WITHOUT_RULE:
-            yield fault, "none", "", WITHOUT_RULE[fault]
-
-
-def _cells(row: NcuRow, ours: Mapping[str, proof.ProofRow]) -> tuple[str, ...]:
-    found = ours.get(row.name)
-    gain = f"{found.gain.speedup:.2f} x" if found is not None and found.gain is not None else ""
-    first, second = [*map(in_words, row.first), "", ""][:FIRST]
+def _cells(row: NcuRow, rank: str) -> tuple[str, ...]:
     verdict = "yes" if row.names_cause else "further down" if row.names_cause_anywhere else "no" if row.rules else ""
-    rank = str(found.rank or "-") if found is not None else ""
-    return row.name, row.fault, rank, gain, first or row.why.partition(":")[0] or "no estimate", second, verdict
+    first = "<br>".join(map(in_words, row.first)) or row.why.partition(":")[0] or "no estimate"
+    return f"{row.name}<br>{row.fault}", rank, verdict, first

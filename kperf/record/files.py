@@ -158,16 +158,16 @@ def start_of(name: str) -> str:
 
 
 def write_sections(document: Path, sections: Mapping[str, str]) -> None:
-    """Put the sections whose marks a document has between these.
+    """Put sections between their marks, in a document and in the pages of the folder beside it that has its name.
 
-    Raises `UsageError` if it cannot be read or written, or has marks of none of them.
+    Raises `UsageError` if a page cannot be read or written, or if they have marks of none of the sections.
     """
-    whole = read_text(document)
-    wanted = [name for name in sections if f"<!-- {name} -->" in whole]
+    pages = [document, *sorted(document.with_suffix("").glob("*.md"))]
+    wanted = [(page, name) for page in pages for name in sections if f"<!-- {name} -->" in read_text(page)]
     if not wanted:
         raise UsageError(f"{document} has no marks of {', '.join(sections)}, as in <!-- {next(iter(sections))} -->")
-    for name in wanted:
-        write_between_marks(document, name, sections[name])
+    for page, name in wanted:
+        write_between_marks(page, name, sections[name])
 
 
 def write_between_marks(document: Path, name: str, text: str) -> None:

@@ -2,12 +2,10 @@
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.table import Table
 
 from kperf.console import agreeing
-from kperf.record import markdown as md
 from kperf.studies.public_rows import (
     FASTER,
     PublicRow,
@@ -15,9 +13,8 @@ from kperf.studies.public_rows import (
     gain,
     in_order,
     is_faster,
+    is_slower,
     named_kernel,
-    recorded,
-    stamped,
 )
 
 MOST_OF = 0.9
@@ -37,40 +34,44 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-def markdown(folder: Path, collection: int) -> str | None:
-    """The section of docs/sped_up.md for a collection of kernels; None if no such change is recorded, or no author's.
+TOTALS = ("kernels changed", "first change", "better change", "author's change", "slower")
+"""Of a collection: what `totals` gives."""
+
+
+def counts(rows: Sequence[PublicRow]) -> list[str]:
+    """Sentences on a collection's changes; `rows`: these and its authors'.
 
     A kernel that nobody could change by its findings counts as one whose speed stays.
     """
-    shown = recorded(folder)
-    of_collection = [row for row in shown.rows if row.collection == collection]
-    rows = in_order([row for row in of_collection if row.follows])
-    if not rows:
-        return None
-    authors = [row for row in of_collection if row.faults]
-    if not authors:
-        return None
+    authors, changes = [row for row in rows if row.faults], [row for row in rows if row.follows]
     gained = [row for row in authors if is_faster(row)]
-    ours = best(of_collection)
-    by_findings, by_authors = means(of_collection)
-    by_first = mean_of_first(of_collection)
+    ours = best(rows)
+    by_findings, by_authors = means(rows)
     as_fast = sum(ours[row.name] >= MOST_OF * _speedup(row) for row in gained)
-    lines = [
-        stamped(shown, rows),
-        "",
-        f"- {len({row.follows for row in rows})} of the {len(authors)} kernels were changed as their findings advise, "
-        f"some in two ways: {len(rows)} changes. {came_of(rows)}",
+    return [
+        f"- {_changed(rows)} of the {len(authors)} kernels were changed as their findings advise, "
+        f"some in two ways: {len(changes)} changes. {came_of(changes)}",
         f"- The geometric mean of the {len(authors)} kernels' gains is {by_findings:.2f} x by the faster change of "
-        f"each kernel, {by_first:.2f} x by the first change of each kernel, and {by_authors:.2f} x by the authors' "
-        "changes. In these means a kernel counts as 1 x if nothing was changed, if the change makes it slower, or if "
-        "the change changes its outputs.",
+        f"each kernel, {mean_of_first(rows):.2f} x by the first change of each kernel, and {by_authors:.2f} x by the "
+        "authors' changes. In these means a kernel counts as 1 x if nothing was changed, if the change makes it "
+        "slower, or if the change changes its outputs.",
         f"- Their authors made {len(gained)} kernels at least {FASTER - 1:.0%} faster. {as_fast} of these "
         f"{len(gained)} kernels {agreeing(as_fast, 'becomes', 'become')} at least {MOST_OF:.0%} as fast by kperf's "
         "advice as by the author's change.",
-        "",
-        *md.table(HEAD, (cells(row, _of_author(of_collection, row)) for row in rows)),
     ]
-    return "\n".join(lines)
+
+
+def totals(rows: Sequence[PublicRow]) -> tuple[str, ...]:
+    """What following findings gains in a collection, in a row; `rows`: with its authors' changes."""
+    by_findings, by_authors = means(rows)
+    speedups = [f"{mean:.2f} x" for mean in (mean_of_first(rows), by_findings, by_authors)]
+    changes = [row for row in rows if row.follows]
+    kernels = f"{_changed(rows)} of {sum(bool(row.faults) for row in rows)}"
+    return kernels, *speedups, f"{sum(map(is_slower, changes))} of {len(changes)}"
+
+
+def _changed(rows: Sequence[PublicRow]) -> int:
+    return len({row.follows for row in rows if row.follows})
 
 
 def best(rows: Sequence[PublicRow]) -> dict[str, float]:

@@ -27,8 +27,9 @@ from kperf.diagnose.inputs import of_launch
 from kperf.diagnose.script.history import Histories
 from kperf.errors import UsageError
 from kperf.record import markdown as md
+from kperf.record.files import write_sections
 from kperf.record.store import recorded_folder
-from kperf.studies import followed, sped_up
+from kperf.studies import collection_pages, followed, sped_up
 from kperf.studies.public_rows import (
     FASTER,
     ROWS,
@@ -190,15 +191,17 @@ def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> 
 
 
 def sections(folder: Path) -> dict[str, str]:
-    """What pages show of a record, by the names of their marks: our changes, others', counts of these."""
-    found = {"public": markdown(folder)}
-    for number in sorted({row.collection for row in recorded(folder).rows}):
-        others = {f"sped-up-{number}": sped_up.markdown(folder, number)}
-        others[f"followed-{number}"] = followed.markdown(folder, number)
-        found |= {name: text for name, text in others.items() if text is not None}
-    if (summary := sped_up.summary(folder)) is not None:
-        found["sped-up"] = summary
-    return found
+    """What pages show of a record, by the names of their marks: changes of ours, and others'."""
+    return {"public": markdown(folder), **collection_pages.sections(folder)}
+
+
+def write(document: Path, folder: Path) -> None:
+    """Fill the marks of a page and of those below it (docs/sped_up.md and docs/sped_up/) with what is recorded.
+
+    Raises `UsageError` if a page cannot be read or written, or if there are no marks.
+    """
+    collection_pages.begin(document, folder)
+    write_sections(document, sections(folder))
 
 
 HEAD = (

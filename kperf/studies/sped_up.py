@@ -7,7 +7,6 @@ from rich.table import Table
 
 from kperf.console import agreeing
 from kperf.diagnose.rule import all_rules
-from kperf.record import markdown as md
 from kperf.record.store import RecordStore
 from kperf.studies.public_rows import (
     FASTER,
@@ -18,8 +17,6 @@ from kperf.studies.public_rows import (
     in_order,
     is_faster,
     named_kernel,
-    recorded,
-    stamped,
 )
 
 NAMED = 2
@@ -30,12 +27,8 @@ HEAD = (
     "input shape", "gain of the author's change", "outputs before and after",
 )  # fmt: skip
 
-_OF_COLLECTIONS = (
-    "collection", "kernels, with one fault each", "faults named", "faults named by chance",
-    f"kernels that the author's change makes at least {FASTER - 1:.0%} faster", "of these kernels, faults named",
-)  # fmt: skip
-_IN_WORDS = ("first", "second", "third", "fourth")
-"""Numbers of collections, as the headings of docs/sped_up.md have them: a further one needs its word here."""
+TOTALS = ("kernels", "faults named", "by chance", f"{FASTER - 1:.0%} faster", "of these, named")
+"""Of a collection: what `totals` gives."""
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
@@ -46,28 +39,22 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-def markdown(folder: Path, collection: int) -> str | None:
-    """The section of docs/sped_up.md for a collection of kernels; None if none of them is recorded.
+def counts(folder: Path, number: int, rows: Sequence[PublicRow]) -> list[str]:
+    """Sentences on a collection; `rows`: its authors' changes, as they were last measured.
 
-    It counts twice where kernels were measured more than once: by the first measurement of each, before a rule was
-    changed because of it, and by the last one.
+    Findings count twice where kernels were measured more than once: by the first measurement of each, before a rule
+    was changed because of it, and by the last one.
     """
-    shown = recorded(folder)
-    rows = in_order([row for row in shown.rows if row.faults and row.collection == collection])
-    if not rows:
-        return None
-    first = first_recorded(folder, collection)
+    first = first_recorded(folder, number)
     gained = [row for row in rows if is_faster(row)]
     names = {rule.id for rule in all_rules()}
     unruled = sum(names.isdisjoint(row.faults) for row in rows)
     several = sum(len(row.faults) > 1 for row in rows)
-    counts = [_counted(list(first.values()), "When each kernel was first measured, kperf's")]
+    named_at = [_counted(list(first.values()), "When each kernel was first measured, kperf's")]
     if any(first[row.name] != row for row in rows):
-        counts.append(_counted(rows, "When each kernel was last measured, kperf's"))
-    lines = [
-        stamped(shown, rows),
-        "",
-        *counts,
+        named_at.append(_counted(rows, "When each kernel was last measured, kperf's"))
+    return [
+        *named_at,
         f"- By chance the first two findings would name the faults of {by_chance(list(first.values())):.1f} kernels: "
         "this is the average if each kernel had the findings of another kernel.",
         f"- {_looked_for(unruled, len(rows))} {several} of the faults "
@@ -77,27 +64,15 @@ def markdown(folder: Path, collection: int) -> str | None:
         "- When each kernel was first measured, kperf's first or second finding named the faults of "
         f"{named([first[row.name] for row in gained])} of the {len(gained)} kernels that become at least "
         f"{FASTER - 1:.0%} faster.",
-        "",
-        *md.table(HEAD, map(cells, rows)),
     ]
-    return "\n".join(lines)
 
 
-def summary(folder: Path) -> str | None:
-    """The table at the top of docs/sped_up.md: a row a collection as it was first measured, the newest first.
-
-    None if none is recorded.
-    """
-    rows = [row for row in recorded(folder).rows if row.faults]
-    collections = sorted({row.collection for row in rows}, reverse=True)
-    cells = []
-    for number in collections:
-        first = first_recorded(folder, number)
-        gained = [first[row.name] for row in rows if row.collection == number and is_faster(row)]
-        word = _IN_WORDS[number - 1]
-        counts = len(first), named(first.values()), f"{by_chance(list(first.values())):.1f}"
-        cells.append([f"[{word}](#{word}-collection)", *map(str, counts), str(len(gained)), str(named(gained))])
-    return "\n".join(md.table(_OF_COLLECTIONS, cells)) if cells else None
+def totals(folder: Path, number: int, rows: Sequence[PublicRow]) -> tuple[str, ...]:
+    """A collection as it was first measured, in a row; `rows`: as they were last measured."""
+    first = first_recorded(folder, number)
+    gained = [first[row.name] for row in rows if row.faults and is_faster(row)]
+    chance = by_chance(list(first.values()))
+    return str(len(first)), str(named(first.values())), f"{chance:.1f}", str(len(gained)), str(named(gained))
 
 
 def first_recorded(folder: Path, collection: int) -> dict[str, PublicRow]:

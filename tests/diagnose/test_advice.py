@@ -1,5 +1,6 @@
 """Advice that can be followed: one for each cause, at the place where its option stands."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from kperf.arch import GFX942, SM_90A, SM_100A
 from kperf.diagnose import inputs
 from kperf.diagnose.analyses import ends_of_spills
 from kperf.diagnose.analyses.largest import largest_value
-from kperf.diagnose.engine import diagnose, diagnose_all, ranked
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import diagnose, ranked
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import loops_around
 from kperf.ir.ttgir import Module
@@ -593,6 +595,22 @@ def test_as_many_stages_are_advised_as_fit_into_shared_memory(tmp_path, rows, co
     assert finding.advice.startswith(advice)
     assert ("or 4" in finding.advice) == (4 in stages)
     assert [each["num_stages"] for each in finding.candidates] == stages
+
+
+@pytest.mark.parametrize(
+    ("sets", "block", "others"),
+    [
+        (4096, 64, ["19"]),  # as many as fit
+        (13 * 132, 64, ["12"]),  # as many as the launch has
+        (200, 1024, []),  # most SMs have one CTA, which asks for 64 KB at once
+    ],
+)
+def test_loads_of_an_sms_other_ctas_hide_a_wait_where_the_launch_has_some(tmp_path, sets, block, others):
+    text = (KERNELS / "clean/second_order_pool.py").read_text()
+    text = text.replace("SETS = 4096", f"SETS = {sets}").replace("MEMBERS = 1024", "MEMBERS = 8192")
+    (tmp_path / "pool.py").write_text(text.replace("BLOCK=64", f"BLOCK={block}"))
+    finding = next(one for one in diagnosis_of(tmp_path / "pool.py").findings if one.id == "loads-not-pipelined")
+    assert re.findall(r"the other (\d+) CTAs of an SM have their loads under way", finding.message) == others
 
 
 SCALED = """

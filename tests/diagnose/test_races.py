@@ -5,7 +5,8 @@ import triton
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose, diagnose_all, ranked
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import diagnose, ranked
 from kperf.ir.races import races
 from kperf.trace.analyze.finding import Estimate
 from tests.diagnose.test_kernels import KERNELS

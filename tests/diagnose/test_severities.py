@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kperf.arch import SM_90A
-from kperf.diagnose import engine, inputs
+from kperf.diagnose import compilations, inputs
 from tests.diagnose.test_kernels import diagnosis_of
 
 pytestmark = pytest.mark.kernels
@@ -1580,10 +1580,10 @@ def test_of_configurations_with_the_same_faults_the_one_that_gains_least_is_show
     tried = {gain: replace(kernel, tuned=True, num_stages=stages) for stages, gain in enumerate((22.0, 7.6, 12.0))}
     gains = {id(one): gain for gain, one in tried.items()}
 
-    def diagnosed(one, made=engine.diagnose):
+    def diagnosed(one, made=compilations.diagnose):
         fault = one.finding("scalar-loop", None, "high", "", "", {}, estimate=(gains[id(one)], 1.0, 32.0))
         return made(one).model_copy(update={"findings": [fault]})
 
-    monkeypatch.setattr(engine, "diagnose", diagnosed)
-    ((best, diagnosis),) = engine.kernels_with_diagnoses(list(tried.values()))
+    monkeypatch.setattr(compilations, "diagnose", diagnosed)
+    ((best, diagnosis),) = compilations.kernels_with_diagnoses(list(tried.values()))
     assert (best is tried[7.6], diagnosis.configurations) == (True, 3)

@@ -21,8 +21,8 @@ from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import command, experiments
 from kperf.diagnose.command import show
-from kperf.diagnose.experiments import naming
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.results import naming
 from kperf.diagnose.rules import loads_not_pipelined
 from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
@@ -268,7 +268,7 @@ def test_a_candidate_that_is_wrong_is_dropped(diagnose, monkeypatch):
     assert dropped(one, "loads-not-pipelined") == dict.fromkeys(
         ("num_stages=3", "num_stages=4"), "it computes something else than the original"
     )
-    assert "not measured with num_stages=3; num_stages=4: it computes something else than the original\n" in said
+    assert "left out num_stages=3; num_stages=4: it computes something else than the original\n" in said
     assert c.isfinite().all()
 
 
@@ -410,7 +410,7 @@ def test_a_candidate_that_needs_too_much_shared_memory_is_not_tried(diagnose):
 
 
 def test_a_candidate_that_the_gpu_refuses_is_dropped(diagnose, monkeypatch):
-    monkeypatch.setattr(loads_not_pipelined, "_fitting", lambda *_: (3, 4, 2))
+    monkeypatch.setattr(loads_not_pipelined, "fitting_stages", lambda *_: (3, 4, 2))
     one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=16)")[0]
     assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
     why = dropped(one, "loads-not-pipelined")["num_stages=4"]

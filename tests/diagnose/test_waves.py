@@ -1,13 +1,18 @@
 """What CTAs that run at the same time share: the order of programs, and split-K. The estimates by hand, and silence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, SM_90A
 from kperf.diagnose import inputs
-from kperf.diagnose.analyses.waves import different, schedule_of, traffic
+from kperf.diagnose.analyses.different_rows import different
+from kperf.diagnose.analyses.waits import cycles_beside_loops
+from kperf.diagnose.analyses.waves import schedule_of, traffic
 from kperf.diagnose.engine import FAILED, diagnose
-from kperf.diagnose.thresholds import MMA_SHARE
+from kperf.diagnose.thresholds import LAUNCH_MS, MMA_SHARE
+from tests.diagnose.test_kernels import KERNELS
 
 pytestmark = pytest.mark.kernels
 
@@ -429,6 +434,14 @@ def test_l2_keeps_what_was_used_last():
     waves = [np.array(wave) for wave in ([0], [1], [0], [2], [0], [1], [3], [3])]
     # 1 goes when 2 comes, since 0 was used after it; 3 is larger than L2, and nothing of it is kept.
     assert traffic(waves, sizes) == (1 + 1 + 0 + 1 + 0 + 1 + 3 + 3) * half
+
+
+@pytest.mark.parametrize(("ctas", "waves"), [(1, 1), (200, 1), (20 * 132, 1), (40 * 132, 2)])
+def test_ctas_that_all_run_at_once_are_one_wave(ctas, waves):
+    """20 CTAs of this kernel fit on an SM. Beside its loop, each has its wave's share of what a launch takes."""
+    (kernel,) = inputs.read(str(KERNELS / "clean/second_order_pool.py"), (), SM_90A)
+    few, endless = (cycles_beside_loops(replace(kernel, grid=(count, 1, 1))) for count in (ctas, 1 << 40))
+    assert few - endless == pytest.approx(LAUNCH_MS * 1e3 * H200.max_mhz / waves, rel=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1000, 1), (1000, 3)])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kperf.errors import UsageError
-from kperf.paper import proof
+from kperf.paper import proof, proof_page
 from kperf.paper.proof import ROWS
 from kperf.record.store import RecordStore
 from tests.conftest import kept
@@ -247,25 +247,49 @@ def test_the_totals_of_one_kernel_of_each_kind_are_in_the_singular():
     ]
 
 
-def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
-    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), ROWS_MADE)
-    lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
+def test_the_pages_have_totals_and_a_row_a_fault_from_the_record(tmp_path):
+    kernels = written(tmp_path / "set", planted__first="", drafts__held="")
+    held_out = [made("held", kind="heldout", fault="nameless"), made("right", kind="heldout", fault="", line=0)]
+    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), [*ROWS_MADE, *held_out])
+    sections = proof_page.sections(tmp_path / "h200", kernels)
+    assert sections["proof"].splitlines()[4:] == [
+        "| kernels with a fault | 5 | 1 |",
+        "| faults that the first or second finding names | 2 | 0 |",
+        "| clean kernels with a finding of severity high | 1 of 3 | 0 of 1 |",
+        "| advised changes that were timed | 2 | 0 |",
+        "| of these changes, at least 10% faster | 2 | 0 |",
+        "| of these changes, slower | 0 | 0 |",
+        "| median of the measured gains | 3.00 x | none |",
+        "| estimated gains within a factor of 1.5 of the measured gain | 1 of 2 | 0 of 0 |",
+        "| measured gains in the interval of the estimate | 1 of 2 | 0 of 0 |",
+    ]
+    lines = sections["kernels"].splitlines()
     assert lines[0].startswith("Recorded on ")
-    assert lines[2] == f"- {proof.sentences(ROWS_MADE)[0]}"
-    assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
-    assert "| other | spills | 7 | - |  |  |  | no change was timed |" in lines
-    assert any(line.startswith("| third | spills | 7 | 3 |") and "no change was timed |" in line for line in lines)
-    assert not any("alarm |" in line or proof.SLOWER in line for line in lines)
+    assert lines[4:12] == [
+        "| [first:7](../../tests/diagnose/kernels/planted/first.py#L7) | spills | 1, high | 2 x, 1.2 to 3 "
+        "| 4.00 x, 3.90 to 4.00, by num_warps=8 |",
+        "| other:7 | spills | - |  | no change was timed |",
+        "| second:7 | spills | 2, high | 2 x, 1 to 3 | 2.00 x, 1.00 to 2.00 |",
+        "| silent:7 | spills | - |  | exit status 1 |",
+        "| third:7 | spills | 3, medium |  | no change was timed |",
+        "",
+        "In all:",
+        "",
+    ]
+    assert lines[12:] == [f"- {line}" for line in proof.sentences(ROWS_MADE)]
+    held = "| [held:7](../../tests/diagnose/kernels/drafts/held.py#L7) | nameless | - |  | no change was timed |"
+    assert held in sections["held-out"].splitlines()
 
 
 def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
-    row = made("loses", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6)]))
-    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), [row])
-    lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
+    row = made("loses", finding("float64", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6)]), fault="float64")
+    held_out = made("held", kind="heldout")
+    kept(RecordStore(tmp_path / "h200", "diagnose", ROWS), [row, held_out])
+    lines = proof_page.sections(tmp_path / "h200", written(tmp_path, planted__k=""))["kernels"].splitlines()
     assert lines[-5:] == [
-        f"{proof.SLOWER}:", "", f"| {' | '.join(proof.SLOWER_HEAD)} |",
-        "|---|---|---|---|---|---|---|---|",
-        "| loses | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 0.70 x, 0.60 to 0.70 | num_warps=8 |",
+        f"{proof.SLOWER}:", "", f"| {' | '.join(proof_page.SLOWER_HEAD)} |",
+        "|---|---|---|---|---|",
+        "| loses:7 | [float64](../rules/float64.md) | 1, high | 2 x, 1.2 to 3 | 0.70 x, 0.60 to 0.70, by num_warps=8 |",
     ]  # fmt: skip
 
 

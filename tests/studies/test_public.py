@@ -7,9 +7,8 @@ import torch
 
 from kperf.bench import turns
 from kperf.errors import UsageError
-from kperf.record.files import write_sections
 from kperf.record.store import RecordStore
-from kperf.studies import followed, public, sped_up
+from kperf.studies import collection_pages, public, sped_up
 from kperf.studies.public_rows import ROWS
 from kperf.trace.analyze.finding import Finding
 from tests.bench.fake_gpu import COLD_MS, Gpu
@@ -177,31 +176,28 @@ def test_the_page_counts_whose_fault_the_first_two_findings_name(tmp_path, conso
         row(name="d", kernel="ours", rule="", changed=1.0),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    lines = sped_up.markdown(tmp_path / "h200", 1).splitlines()
-    assert lines[:5] == [
-        "Recorded on NVIDIA H200, 2026-11-23.",
+    lines = collection_pages.sections(tmp_path / "h200")["collection-1"].splitlines()
+    assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23.")
+    assert lines[4:8] == [
+        "|---|---|---|---|---|",
+        "| [`unknown`](#unknown) | 4.00 x | - | - | none |",
+        "| [`named`](#named) | 2.00 x | - | 1 | [too-few-warps](../rules/too-few-warps.md) |",
+        "| [`too_late`](#too_late) | 1.05 x | - | 3 | other |",
+    ]
+    assert lines[8:] == [
+        "",
+        "In all:",
         "",
         "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of 3 kernels.",
         "- By chance the first two findings would name the faults of 0.0 kernels: this is the average if each kernel "
         "had the findings of another kernel.",
         "- No rule of kperf looks for 1 of the 3 faults. 1 of the faults counts as named if any of several rules names "
         "it.",
-    ]
-    assert lines[5:7] == [
         "- By the 95% intervals of the gains, 2 changes make their operator at least 10% faster (2.00 to 4.00 x), 0 "
         "make it slower, and 1 makes it neither faster by 10% nor slower (1.05 x).",
         "- When each kernel was first measured, kperf's first or second finding named the faults of 1 of the 2 kernels "
         "that become at least 10% faster.",
     ]
-    assert lines[10:13] == [
-        "| `unknown` (some/package ab12, src/norm.py:7) | num_warps=8 | row summed twice | - | none | 8 x 8 "
-        "| 4.00 x (4.00 to 4.00) | equal bits |",
-        "| `named` (some/package, src/norm.py:7) | num_warps=8 | low-occupancy or too-few-warps | 1 "
-        "| too-few-warps (medium, line 8) | 8 x 8 | 2.00 x (2.00 to 2.00) | equal bits |",
-        "| `too_late` (some/package 0123456789, src/norm.py:7) | num_warps=8 | few-bytes-in-flight | 3 "
-        "| other (medium, line 8), more (medium, line 8) | 8 x 8 | 1.05 x (1.05 to 1.05) | equal bits |",
-    ]
-    assert len(lines) == 13
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     shown = console.export_text()
@@ -229,8 +225,9 @@ def test_the_page_says_what_rules_named_before_they_were_changed(tmp_path):
         for day, rows in runs:
             changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
             writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
-    lines = sped_up.markdown(tmp_path / "h200", 1).splitlines()
-    assert lines[2:4] == [
+    lines = collection_pages.sections(tmp_path / "h200")["collection-1"].splitlines()
+    place = lines.index("In all:")
+    assert lines[place + 2 : place + 4] == [
         "- When each kernel was first measured, kperf's first or second finding named the faults of 0 of 2 kernels.",
         "- When each kernel was last measured, kperf's first or second finding named the faults of 1 of 2 kernels.",
     ]
@@ -250,8 +247,10 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         row(name="ours", kernel="by_hand", changed=0.1),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    lines = followed.markdown(tmp_path / "h200", 1).splitlines()
-    assert lines[2:5] == [
+    sections = public.sections(tmp_path / "h200")
+    lines = sections["collection-1"].splitlines()
+    place = lines.index("Changed as kperf advises. Recorded on NVIDIA H200, 2026-11-23.")
+    assert lines[place + 2 : place + 5] == [
         "- 3 of the 4 kernels were changed as their findings advise, some in two ways: 4 changes. By the 95% intervals "
         "of the gains, 2 changes make their operator at least 10% faster (2.00 to 8.00 x), 1 makes it slower (0.80 x), "
         "and 0 make it neither faster by 10% nor slower. 1 change is not counted, because it changes the operator's "
@@ -262,11 +261,15 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
         "- Their authors made 3 kernels at least 10% faster. 1 of these 3 kernels becomes at least 90% as fast by "
         "kperf's advice as by the author's change.",
     ]
-    assert lines[8] == (
-        "| `second` (some/package 0123456789, src/norm.py:7) | float64 | also: float32 | 8.00 x (8.00 to 8.00) "
-        "| 4.00 x | equal bits |"
-    )
-    assert [line.partition("`")[2].partition("`")[0] for line in lines[8:]] == ["second", "wrong", "first", "loses"]
+    assert lines[5:9] == [
+        "| [`norm` of d](#norm-of-d) | 8.00 x | - | - | none |",
+        "| [`norm` of a](#norm-of-a) | 4.00 x | 8.00 x | - | none |",
+        "| [`norm` of b](#norm-of-b) | 2.00 x | 0.80 x | - | none |",
+        "| [`norm` of c](#norm-of-c) | 0.50 x | 4.00 x, other outputs | - | none |",
+    ]
+    assert sections["followed"].splitlines()[2:] == [
+        "| [first](sped_up/first.md) | 3 of 4 | 1.19 x | 1.68 x | 2.83 x | 1 of 4 |"
+    ]
     assert "1 change was timed" in public.markdown(tmp_path / "h200")
     public.run(console, tmp_path, None)
     assert "changed as kperf advises" in console.export_text()
@@ -282,14 +285,55 @@ def test_a_change_that_follows_findings_keeps_its_rule(tmp_path, console, gpu, m
     assert (rows["twice"].follows, rows["twice"].rule) == ("", "")
 
 
+def test_all_about_a_kernel_stands_in_its_entry(tmp_path):
+    """Where its source is, what its author changed, and each change that follows findings, the first one first."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    found = [finding(rule, 1, 2) for rule in ("too-few-warps", "other", "float64")]
+    rows = [
+        row(
+            name="a",
+            commit=commit,
+            faults=["float64", "rows summed twice"],
+            findings=found,
+            change="in __init__",
+            outputs="within tolerance",
+        ),
+        row(name="a:2", follows="a", rule="float64", change="also: float32", changed=0.5),
+        row(name="a:1", follows="a", change="num_warps=4", changed=0.25, outputs="different"),
+        row(name="b", kernel="asked", commit="", source="issue 12 (before/k.py:7)", faults=["float64"], changed=4.0),
+    ]
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
+    warps, double = "[too-few-warps](../rules/too-few-warps.md)", "[float64](../rules/float64.md)"
+    sections = collection_pages.sections(tmp_path / "h200")
+    right = f"| [`norm`](#norm) | 2.00 x | 4.00 x | 3 | {warps} |"  # the faster change computes something else
+    assert right in sections["collection-1"].splitlines()
+    assert sections["kernels-1"].splitlines() == [
+        "### `norm`",
+        f"[some/package 0123456789, src/norm.py:7](https://github.com/some/package/blob/{commit}/src/norm.py#L7). "
+        "Input: 8 x 8.",
+        "",
+        r"- **Author's change**, 2.00 x (2.00 to 2.00), outputs within tolerance: in \_\_init\_\_",
+        f"- **Fault**, named by finding 3: {double} or rows summed twice",
+        f"- **First findings**: {warps} (medium, line 8), other (medium, line 8)",
+        f"- **Advice** of {warps}, 8.00 x (8.00 to 8.00), other outputs: num_warps=4",
+        f"- **Advice** of {double}, 4.00 x (4.00 to 4.00), equal bits: also: float32",
+        "",
+        "### `asked`",
+        "some/package, [issue 12](https://github.com/some/package/issues/12) (before/k.py:7). Input: 8 x 8.",
+        "",
+        "- **Author's change**, 0.50 x (0.50 to 0.50), equal bits: num_warps=8",
+        f"- **Fault**, not named: {double}",
+        "- **First findings**: none",
+    ]
+
+
 def test_a_record_of_our_changes_alone_has_no_page_of_others(tmp_path):
-    kept(RecordStore(tmp_path / "h200", "public", ROWS), [row()])
-    assert sped_up.markdown(tmp_path / "h200", 1) is None
-    assert followed.markdown(tmp_path / "h200", 1) is None
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), [row(), row(name="a:1", follows="a")])
+    assert list(public.sections(tmp_path / "h200")) == ["public"]
 
 
-def test_each_collection_has_a_section_of_its_own(tmp_path):
-    """A later one was measured before rules were changed because of it."""
+def test_each_collection_has_a_page_of_its_own(tmp_path):
+    """A later one was measured before rules were changed because of it. What somebody wrote on a page stays."""
     named = {"faults": ["too-few-warps"], "findings": [finding("too-few-warps", 1, 2)]}
     rows = [
         row(name="a", kernel="first_one", **named),
@@ -299,23 +343,28 @@ def test_each_collection_has_a_section_of_its_own(tmp_path):
         row(name="ours", kernel="by_hand"),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
-    sections = public.sections(tmp_path / "h200")
-    assert list(sections) == ["public", "sped-up-1", "followed-1", "sped-up-2", "sped-up"]
-    assert sections["sped-up"].splitlines()[2:] == [
-        "| [second](#second-collection) | 2 | 1 | 0.0 | 2 | 1 |",
-        "| [first](#first-collection) | 1 | 1 | 0.0 | 1 | 1 |",
+    page, first, second = (tmp_path / name for name in ("others.md", "others/first.md", "others/second.md"))
+    page.write_text("# Others\n<!-- sped-up -->\n<!-- /sped-up -->\n")
+    first.parent.mkdir()
+    first.write_text("# One\n<!-- collection-1 -->\nold\n<!-- /collection-1 -->\nWhat we learned.\n")
+    public.write(page, tmp_path / "h200")
+    assert page.read_text().splitlines()[4:-1] == [
+        "| [second](sped_up/second.md) | 2 | 1 | 0.0 | 2 | 1 |",
+        "| [first](sped_up/first.md) | 1 | 1 | 0.0 | 1 | 1 |",
     ]
+    sections = public.sections(tmp_path / "h200")
+    table = f"# One\n<!-- collection-1 -->\n{sections['collection-1']}\n<!-- /collection-1 -->"
+    assert first.read_text() == f"{table}\nWhat we learned.\n"
+    about, kernels = (f"<!-- {name} -->\n{sections[name]}\n<!-- /{name} -->" for name in ("collection-2", "kernels-2"))
+    assert second.read_text() == f"# Second collection\n{about}\n\n## Each kernel\n{kernels}\n"
+    assert "named the faults of 1 of 2 kernels" in about
+    assert [about.count(f"`{name}`") for name in ("first_one", "second_one", "second_too")] == [0, 1, 1]
     assert [sections["public"].count(f"`{name}`") for name in ("first_one", "by_hand")] == [0, 1]
-    assert [sections["sped-up-1"].count(f"`{name}`") for name in ("first_one", "second_one")] == [1, 0]
-    assert [sections["sped-up-2"].count(f"`{name}`") for name in ("first_one", "second_one", "second_too")] == [0, 1, 1]
-    assert "named the faults of 1 of 2 kernels" in sections["sped-up-2"]
-    page = tmp_path / "page.md"
-    page.write_text("# Others\n<!-- sped-up-2 -->\nold\n<!-- /sped-up-2 -->\n")
-    write_sections(page, sections)
-    assert page.read_text() == f"# Others\n<!-- sped-up-2 -->\n{sections['sped-up-2']}\n<!-- /sped-up-2 -->\n"
     page.write_text("# Nothing\n")
-    with pytest.raises(UsageError, match="has no marks of public, sped-up-1, followed-1, sped-up-2, sped-up"):
-        write_sections(page, sections)
+    first.unlink(), second.unlink()
+    with pytest.raises(UsageError, match="has no marks of public, collection-1, kernels-1, collection-2, kernels-2, "):
+        public.write(page, tmp_path / "h200")
+    assert not second.exists()
 
 
 def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):

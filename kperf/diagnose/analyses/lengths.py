@@ -10,6 +10,7 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, inside, own
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.arithmetic import COMPARE
+from kperf.ir.loops import BOUNDS
 from kperf.ir.next_iteration import NextIteration
 from kperf.ir.outcomes import Outcomes
 from kperf.ir.ttgir import Module, Operation
@@ -17,8 +18,7 @@ from kperf.ir.values import READS, Values, iterations_of, joined
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
-_LOWER, _UPPER = 1, 2
-"""Places of a loop's bounds among the operands of `scf.for`."""
+_LOWER, _UPPER, _ = BOUNDS
 _DECIDES = ("scf.if", "cf.cond_br", "scf.condition")
 _WRAPS = ("arith.remsi", "arith.remui", "arith.andi", "arith.xori")
 """After which positions do not grow."""

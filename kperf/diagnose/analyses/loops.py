@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of, line_of_for
 from kperf.diagnose.reading.operations import (
@@ -50,6 +51,17 @@ def tile_bytes(op: Operation) -> int:
 def largest_bytes(op: Operation) -> int:
     """Bytes of the largest tensor that an operation names, of any dimensions; 0 without one."""
     return max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest) if tensor.shape), default=0)
+
+
+def access_of(kernel: Kernel, op: Operation) -> Access | None:
+    """Of a load or store of a tensor of pointers; None of others, and where its addresses or layout are not known."""
+    return next((access for access in kernel.accesses if access.operation is op), None)
+
+
+def accesses_of(kernel: Kernel, loop: Operation) -> list[Access]:
+    """The loads and stores of tensors of pointers that an iteration of a loop does itself."""
+    lines = {op.line for op in own(loop)}
+    return [access for access in kernel.accesses if access.operation.line in lines]
 
 
 def innermost(kernel: Kernel) -> list[Operation]:

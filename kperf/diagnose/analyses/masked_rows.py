@@ -13,11 +13,11 @@ from kperf.diagnose.reading.cta_values import Cta, CtaValues, some_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.masks import conditions_of
 from kperf.diagnose.reading.operations import MMAS, loops_around
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, joined
 
-_BEGIN, _STEP = 1, 3
-"""Places of a loop's beginning and step among the operands of `scf.for`."""
+_BEGIN, _, _STEP = BOUNDS
 _MOST_ITERATIONS = 256
 """Of a loop whose masks are computed."""
 _CTAS, _MOST_MASKS = 8, 512

@@ -13,7 +13,7 @@ from kperf.arch import (
     H200_FIRST_L2_LATENCY,
     H200_L1_LATENCY,
 )
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import waves_of
 from kperf.diagnose.analyses.warps import issue_cycles
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, inside
@@ -41,7 +41,7 @@ def gain_of_all_at_once(
     if kernel.grid is None or kernel.resources is None or not iterations:
         return None
     count, mhz = math.prod(kernel.grid), H200.max_mhz / 1e3
-    waves = max(count / (max(ctas(kernel), 1) * H200.sms), 1.0)
+    waves = max(waves_of(kernel), 1.0)
     atomics = [op for op in inside(loop) if op.name in ATOMICS]
     fences = H100_FENCE_NS * sum(bool(_ORDERED.match(op.rest)) for op in atomics)
     waiting = sum(_latency(op) for op in loads) / mhz

@@ -52,15 +52,13 @@ def gain_of_more_bytes(kernel: Kernel, bytes_of_cta: float) -> tuple[float, floa
     if kernel.resources is None:
         return 1.5, 1.0, 4.0
     lacking = LEAST_SM_BYTES / max(ctas(kernel) * bytes_of_cta, 1)
-    waits = max(_waves(kernel), 1.0) * max((_iterations(kernel, loop) for loop in kernel.named(*LOOPS)), default=1)
+    waits = max(waves_of(kernel), 1.0) * max((_iterations(kernel, loop) for loop in kernel.named(*LOOPS)), default=1)
     return min(max(lacking, 1.2), 8.0, waits), 1.0, min(max(1.5 * lacking, 2.0), 16.0, 2 * waits)
 
 
-def _waves(kernel: Kernel) -> float:
-    """How often a launch fills the GPU with CTAs, one time after another; infinity if that is not known."""
-    if kernel.grid is None:
-        return math.inf
-    return math.prod(kernel.grid) / (max(ctas(kernel), 1) * H200.sms)
+def waves_of(kernel: Kernel) -> float:
+    """How often a launch fills an H200 with CTAs, one time after another; infinity if that is not known."""
+    return math.inf if kernel.grid is None else math.prod(kernel.grid) / (_fitting(kernel) * H200.sms)
 
 
 def _iterations(kernel: Kernel, loop: Operation) -> float:
@@ -96,14 +94,36 @@ def least_ctas(kernel: Kernel) -> int:
     return next(filter(enough, range(1, fit + 1)), fit)
 
 
+def ctas_of_sm(count: int) -> int:
+    """Of so many CTAs those of one SM of an H200; of the SMs with most where they are no multiple."""
+    return math.ceil(count / H200.sms)
+
+
 def launched_ctas(kernel: Kernel) -> int:
     """CTAs of the launch for each SM, of an H200."""
     assert kernel.grid is not None
-    return math.ceil(math.prod(kernel.grid) / H200.sms)
+    return ctas_of_sm(math.prod(kernel.grid))
+
+
+def held_ctas(kernel: Kernel) -> int:
+    """CTAs that the SMs with most of them hold at once in the launch; as many as fit where no launch is known.
+
+    One where that is not known either.
+    """
+    fit = _fitting(kernel)
+    return fit if kernel.grid is None else min(fit, launched_ctas(kernel))
+
+
+def _fitting(kernel: Kernel) -> int:
+    """CTAs that fit on an SM; one where that is not known."""
+    return max(ctas(kernel), 1) if kernel.resources is not None else 1
 
 
 def resident_ctas(kernel: Kernel, *, shared_bytes: int | None = None) -> int:
-    """CTAs on an SM in the launch, of the kernel with other shared bytes a CTA; one where that is not known."""
+    """CTAs that every SM holds at once in the launch, of the kernel with other shared bytes a CTA.
+
+    One where that is not known, and of launches of fewer CTAs than SMs.
+    """
     if kernel.resources is None or kernel.grid is None:
         return 1
     return max(min(ctas(kernel, shared_bytes=shared_bytes), math.prod(kernel.grid) // H200.sms), 1)
@@ -137,12 +157,13 @@ def bytes_or_mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> floa
 
 def mma_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     """Cycles of an SM for a CTA's MMAs among these operations, at the tensor cores' rate."""
-    cycles = 0.0
-    for op in operations:
-        if op.name in MMAS and (shape := mma_shape(op)) is not None:
-            rate = kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(op))
-            cycles += 2 * math.prod(shape) / rate
-    return cycles
+    shapes = ((op, mma_shape(op)) for op in operations if op.name in MMAS)
+    return sum(2 * math.prod(shape) / mma_rate(kernel, op) for op, shape in shapes if shape is not None)
+
+
+def mma_rate(kernel: Kernel, mma: Operation) -> float:
+    """Operations that the tensor cores of an SM do in a cycle, with operands of this MMA's type."""
+    return kernel.arch.flop_per_cycle["bf16"] * 2 / element_bytes(mma_element(mma))
 
 
 def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:

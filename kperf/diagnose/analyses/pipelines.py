@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kperf.arch import H200
 from kperf.diagnose.analyses.loops import buffers, launch_gives_stages, own_stages
-from kperf.diagnose.analyses.occupancy import ctas, launched_ctas
+from kperf.diagnose.analyses.occupancy import ctas, held_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.thresholds import STAGES_WANTED, WARPS_OF_MMAS
 from kperf.ir.ttgir import Operation
@@ -53,9 +53,7 @@ def needed_ctas(kernel: Kernel) -> int:
 
     No more than the launch has for each SM: other CTAs that would fit are none.
     """
-    fit = max(ctas(kernel), 1)
-    launched = fit if kernel.grid is None else launched_ctas(kernel)
-    return min(fit, launched, max(_IN_TURN, math.ceil(WARPS_OF_MMAS / kernel.total_warps)))
+    return min(held_ctas(kernel), max(_IN_TURN, math.ceil(WARPS_OF_MMAS / kernel.total_warps)))
 
 
 def for_one_more_cta(kernel: Kernel, loop: Pipeline) -> int | None:

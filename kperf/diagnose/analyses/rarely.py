@@ -5,9 +5,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kperf.arch import H200
 from kperf.diagnose.analyses.loops import always
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import held_ctas
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.masks import conditions_of
@@ -67,7 +66,7 @@ def rarely_working(kernel: Kernel, loop: Operation) -> Rarely | None:
     around = loops_around(loop)
     moved = _cycles(kernel, work, [loop, *around])
     beside = _cycles(kernel, [op for op in kernel.operations if loops_around(op) == around], around)
-    waiting = _WAIT_CYCLES / _held(kernel)
+    waiting = _WAIT_CYCLES / held_ctas(kernel)
 
     def gain(some: float) -> float:
         everything = (iterations or 0) * waiting + some * moved + beside
@@ -184,10 +183,3 @@ def _cycles(kernel: Kernel, operations: Sequence[Operation], outside: Sequence[O
         counts = [kernel.iterations(loop) for loop in inner]
         moved += access.asked_bytes * math.prod(IN_LOOP if count is None else count for count in counts)
     return moved / kernel.arch.memory_bytes_per_cycle
-
-
-def _held(kernel: Kernel) -> int:
-    """CTAs that an SM holds while it has any."""
-    if kernel.resources is None or kernel.grid is None:
-        return 1
-    return max(min(ctas(kernel), math.ceil(math.prod(kernel.grid) / H200.sms)), 1)

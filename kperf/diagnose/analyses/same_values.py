@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kperf.diagnose.analyses.waves import Numbers, different
+from kperf.diagnose.analyses.different_rows import Numbers, different
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, TMA_LOADS
 from kperf.ir.loops import BOUNDS
 from kperf.ir.origins import Origins

@@ -8,20 +8,20 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.different_rows import different
 from kperf.diagnose.analyses.factors import axes_of, products_of, sums
 from kperf.diagnose.analyses.loops import largest_bytes
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import different, origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, STORES, TMA_STORES, loops_around
 from kperf.diagnose.reading.options import LEAST_TILE
-from kperf.diagnose.thresholds import IN_LOOP, LAUNCH_MS
+from kperf.diagnose.thresholds import IN_LOOP, LAUNCH_CYCLES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
 
-_LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
 _FEWEST = 4.0
 """CTAs with other vectors for a tile: of fewer, most of the 16 rows of a `tl.dot` are padding."""
 
@@ -96,7 +96,7 @@ class VectorProducts:
         """If the work is spread over so many CTAs."""
         spread, left = (max(one / H200.sms, 1.0) for one in (self.ctas_left * self.rows, ctas))
         now, later = (self._cycles(rows) * rows for rows in (1.0, self.rows))
-        return (now * spread + _LAUNCH_CYCLES) / (later * left * self.ctas_left / ctas + _LAUNCH_CYCLES)
+        return (now * spread + LAUNCH_CYCLES) / (later * left * self.ctas_left / ctas + LAUNCH_CYCLES)
 
     def _cycles(self, rows: float) -> float:
         """Of an SM for each vector of a CTA that takes so many: what takes longest of arithmetic, MMAs, L2 and memory.

@@ -5,16 +5,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kperf.arch import H200, H200_COPY_GB_PER_S
-from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_of_cta, ctas, moved_bytes
+from kperf.arch import H200
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_of_cta, held_ctas, moved_bytes
 from kperf.diagnose.analyses.starts import is_row
+from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, MMAS, own
 from kperf.diagnose.thresholds import OTHERS_A_CYCLE, SEVERE_GAIN, SPILLED_BYTES, SPILLED_SHARE
 from kperf.ir.machine import Instruction, width
 
 _LOCAL = ("STL", "LDL")
-_MEMORY_BYTES_PER_CYCLE = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz / H200.sms
+_MEMORY_BYTES_PER_CYCLE = MEMORY_BYTES_PER_CYCLE / H200.sms
 """Of an SM's share of what a copy moves."""
 
 
@@ -80,11 +81,8 @@ def _moving(kernel: Kernel, counted: Sequence[Instruction]) -> float:
     spills stay in L2, 3.6 x, and 3.2 x (H200). How long MMAs take that wait for spilled operands is not known.
     """
     assert kernel.resources is not None
-    resident = max(ctas(kernel), 1)
-    everywhere = resident * H200.sms
-    if kernel.grid is not None:
-        everywhere = min(everywhere, math.prod(kernel.grid))
-        resident = min(resident, math.ceil(everywhere / H200.sms))
+    resident = held_ctas(kernel)
+    everywhere = resident * H200.sms if kernel.grid is None else min(resident * H200.sms, math.prod(kernel.grid))
     of_cta = kernel.threads * kernel.resources.spilled_bytes
     fits = resident * of_cta <= kernel.arch.l1_bytes(resident, kernel.resources.shared_bytes)
     if fits or any(True for _ in kernel.named(*MMAS)):

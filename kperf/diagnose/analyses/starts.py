@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_CTA_NS, H200_L2_KEPT_BYTES
 from kperf.diagnose.analyses.chains import waits
-from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, waves_of
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
@@ -93,7 +93,7 @@ def starts_of(kernel: Kernel) -> Starts | None:
     least = max(asked / _L2_BYTES_PER_NS, computing)
     starts = Starts(
         ctas=count,
-        waves=count / (max(ctas(kernel), 1) * H200.sms),
+        waves=waves_of(kernel),
         waits=max(waits(kernel), 1),
         starting=count * H200_CTA_NS,
         working=max(moved / H200_COPY_GB_PER_S, least),

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import ATOMICS, LOOPS, STORES, loops_around, mask_place, own
@@ -33,6 +35,12 @@ def stored_before(written: Kernel) -> Iterator[tuple[Operation, Operation]]:
                 break
             if _may_change(written, earlier[place], load):
                 break
+
+
+def stored_by_iteration(kernel: Kernel, loop: Operation, load: Access) -> list[Access]:
+    """The stores of a loop to the addresses that one of its loads has, element by element."""
+    stores = (access for access in accesses_of(kernel, loop) if access.operation.name in STORES)
+    return [access for access in stores if np.array_equal(access.value.numbers, load.value.numbers)]
 
 
 def gain_without(kernel: Kernel, written: Kernel, again: Sequence[Operation]) -> float:

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.different_rows import Numbers, different
 from kperf.diagnose.analyses.loops import read
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, arithmetic_of_cta, mma_cycles
-from kperf.diagnose.analyses.waves import Numbers, different, origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, STORES
 from kperf.diagnose.thresholds import MEDIUM_GAIN

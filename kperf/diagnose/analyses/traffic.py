@@ -7,7 +7,7 @@ import numpy as np
 
 from kperf.diagnose.analyses.loops import largest_bytes
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles
-from kperf.diagnose.reading.cta_values import Cta, CtaValues
+from kperf.diagnose.reading.cta_values import CtaValues, cta_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around
 from kperf.diagnose.thresholds import IN_LOOP, MMA_SHARE
@@ -83,9 +83,3 @@ def iterations_in(values: CtaValues, loop: Operation) -> int | None:
     bounds = [values.operand(loop, place) for place in BOUNDS] if loop.name == "scf.for" else []
     known = [int(one.numbers) for one in bounds if one is not None and not one.loaded]
     return len(range(*known)) if len(known) == len(BOUNDS) and known[-1] > 0 else None
-
-
-def cta_of(kernel: Kernel, number: int) -> Cta:
-    """The CTA of a launch that starts as the n-th one."""
-    x, y, _ = kernel.grid or (1, 1, 1)
-    return number % x, number // x % y, number // (x * y)

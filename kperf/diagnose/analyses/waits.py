@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from kperf.arch import H200
 from kperf.diagnose.analyses.chains import waits
 from kperf.diagnose.analyses.loops import UNPIPELINED, loaded_bytes, stages_of
-from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles, resident_ctas
+from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles, waves_of
 from kperf.diagnose.analyses.waves import schedule_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS
-from kperf.diagnose.thresholds import LAUNCH_MS, MEMORY_LATENCY_CYCLES, MMA_SHARE, STAGES_WANTED
+from kperf.diagnose.thresholds import LAUNCH_CYCLES, MEMORY_LATENCY_CYCLES, MMA_SHARE, STAGES_WANTED
 from kperf.ir.ttgir import Operation, Region
 
 
@@ -55,9 +55,8 @@ def cycles_beside_loops(kernel: Kernel) -> float:
 
     No loop that loads ahead makes this shorter.
     """
-    assert kernel.grid is not None
-    waves = max(math.prod(kernel.grid) / (resident_ctas(kernel) * H200.sms), 1.0)
-    return waits(kernel) * MEMORY_LATENCY_CYCLES + LAUNCH_MS * 1e3 * H200.max_mhz / waves
+    waves = max(waves_of(kernel), 1.0)
+    return waits(kernel) * MEMORY_LATENCY_CYCLES + LAUNCH_CYCLES / waves
 
 
 def _stages(kernel: Kernel, loop: Operation) -> int:

@@ -1,20 +1,16 @@
 """What a kernel's warps cost an SM's issue slots, as it is and compiled with others."""
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
 
-from kperf.arch import H200
-from kperf.compat.triton import CompiledKernel
-from kperf.diagnose.analyses.occupancy import ctas
+from kperf.diagnose.analyses.occupancy import held_ctas
+from kperf.diagnose.analyses.recompiled import with_change
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, TMA_LOADS, own
 from kperf.diagnose.reading.options import MOST_WARPS
 from kperf.diagnose.thresholds import MEDIUM_GAIN, OTHERS_A_CYCLE
 from kperf.errors import UsageError
-from kperf.ir import compile as compiler
 from kperf.ir.machine import Instruction, MachineCode
-from kperf.ir.ttgir import Module, Operation
+from kperf.ir.ttgir import Operation
 
 _MEMORY = ("LD", "ST", "ATOM", "RED", "SHFL")
 """Beginnings of the opcodes that go through an SM's load/store units, which take one where others start four."""
@@ -37,10 +33,7 @@ def issue_cycles(kernel: Kernel, loop: Operation) -> float:
     iteration = iteration_of(kernel, loop)
     if kernel.resources is None or not iteration:
         return 0.0
-    held = max(ctas(kernel), 1)
-    if kernel.grid is not None:
-        held = min(held, math.ceil(math.prod(kernel.grid) / H200.sms))
-    return held * kernel.total_warps * len(iteration) / _SCHEDULERS
+    return held_ctas(kernel) * kernel.total_warps * len(iteration) / _SCHEDULERS
 
 
 def iteration_of(kernel: Kernel, loop: Operation) -> list[Instruction]:
@@ -62,16 +55,16 @@ def warps_repeat_work(kernel: Kernel) -> bool:
     times, and 2.3 times as long (H100).
     """
     warps = 2 * kernel.num_warps
-    more = _recompiled(kernel, warps)
-    if more is None or kernel.code is None:
+    more = with_warps(kernel, warps)
+    if more is None or more.code is None or kernel.code is None:
         return False
-    return issue_slots(compiler.machine_code(more), warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
+    return issue_slots(more.code, warps) > issue_slots(kernel.code, kernel.num_warps) * MEDIUM_GAIN
 
 
 def spilled_with_warps(kernel: Kernel, warps: int) -> int | None:
     """Bytes of a thread's registers that are spilled with so many warps; None where it cannot be compiled so."""
-    made = _recompiled(kernel, warps)
-    return compiler.resources(made).spilled_bytes if made is not None else None
+    made = with_warps(kernel, warps)
+    return made.resources.spilled_bytes if made is not None and made.resources is not None else None
 
 
 def most_registers(kernel: Kernel, warps: int) -> int:
@@ -93,27 +86,8 @@ def warps_of_row(kernel: Kernel, elements: int) -> int:
 
 
 def with_warps(kernel: Kernel, warps: int) -> Kernel | None:
-    """The kernel compiled with so many warps; None where it cannot be, as in `warps_repeat_work`."""
-    made = _recompiled(kernel, warps)
-    if made is None:
-        return None
-    compiled = compiler.read_compiled(made)
-    return replace(
-        kernel,
-        module=Module(compiled.ttgir),
-        compiled=compiled,
-        resources=compiler.resources(made),
-        shared_bytes=made.metadata.shared,
-        constants={**kernel.constants, "num_warps": warps},
-    )
-
-
-def _recompiled(kernel: Kernel, warps: int) -> CompiledKernel | None:
-    """With so many warps; None where a CTA has no more, or the kernel cannot be compiled again: that takes long."""
-    if warps > MOST_WARPS or kernel.is_gluon is not False or kernel.total_warps != kernel.num_warps:
-        return None
-    made = kernel.compiled.again(**warps_change(kernel, warps))
-    return made if made is not None and "cubin" in made.asm else None
+    """The kernel compiled with so many warps; None and errors as of `with_change`."""
+    return with_change(kernel, warps_change(kernel, warps))
 
 
 def slots(instructions: Iterable[Instruction]) -> int:

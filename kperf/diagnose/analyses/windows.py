@@ -14,25 +14,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.analyses.comparisons import axis_of
-from kperf.diagnose.analyses.loops import read
+from kperf.diagnose.analyses.reductions import Reduction, Term, reductions
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
-from kperf.diagnose.reading.operations import LOADS, LOOPS, inside, loops_around, mask_place
+from kperf.diagnose.reading.operations import LOADS, loops_around, mask_place
 from kperf.ir.labels import Labels
 from kperf.ir.layouts import tensor_types
-from kperf.ir.loops import BOUNDS, loop_arguments, loop_begins
-from kperf.ir.ttgir import Operation, Region
+from kperf.ir.loops import BOUNDS
+from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value, Values, joined
 
-_COMBINES = {
-    "arith.addf": "sum", "arith.addi": "sum", "arith.mulf": "product", "arith.muli": "product",
-    "arith.maxnumf": "maximum", "arith.maximumf": "maximum", "arith.maxsi": "maximum", "arith.maxui": "maximum",
-    "arith.minnumf": "minimum", "arith.minimumf": "minimum", "arith.minsi": "minimum", "arith.minui": "minimum",
-    "arith.ori": "or", "arith.andi": "and", "arith.xori": "exclusive or",
-}  # fmt: skip
-"""Associative operations -> what they give of many elements."""
-_LARGER, _SMALLER = ("gt", "ge"), ("lt", "le")
 _LEAST = 8
 """Elements of a window: fewer are a stencil, which its loads hardly slow down."""
 _SHARED = 0.5
@@ -46,10 +37,7 @@ _FARTHEST = 64
 
 Mover = int | str
 """What leads from an output to others: the line of a loop around the reduction, or an axis of the grid."""
-_Name = tuple[Region | None, str]
 _Numbers = NDArray[np.int64]
-_Node = tuple[int, int]
-"""Line of an operation, and which of its results it is."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,8 @@ class Window:
 
 def windows(kernel: Kernel) -> Iterator[Window]:
     """Of a kernel by its TTIR: those that slide along a level at least."""
-    for reduction in _reductions(kernel):
-        alike: dict[object, list[_Term]] = defaultdict(list)
+    for reduction in reductions(kernel):
+        alike: dict[object, list[Term]] = defaultdict(list)
         for term in sorted(reduction.terms, key=lambda one: one.maker.line):
             alike[frame_of(term.maker), tuple(loop.line for loop in term.loops), term.axes].append(term)
         for terms in alike.values():
@@ -107,138 +95,6 @@ def windows(kernel: Kernel) -> Iterator[Window]:
                 continue
             if (window := _Sliding(kernel, reduction, terms).window) is not None:
                 yield window
-
-
-@dataclass(frozen=True)
-class _Term:
-    """What a reduction joins, in these loops, and along these axes of a tile."""
-
-    maker: Operation
-    name: str
-    loops: tuple[Operation, ...]
-    axes: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        """Elements along the axes."""
-        types = tensor_types(self.maker.rest)
-        return math.prod(types[-1].shape[axis] for axis in self.axes) if types else 1
-
-
-@dataclass(frozen=True)
-class _Reduction:
-    """All terms that operations of one kind join, the operations among them."""
-
-    kind: str
-    terms: list[_Term]
-    joining: dict[int, Operation]
-
-
-def _reductions(kernel: Kernel) -> Iterator[_Reduction]:
-    """Each whole: a reduction of the same kind whose result it joins is part of it."""
-    nodes = {
-        (op.line, place): op
-        for op in kernel.named(*_COMBINES, "arith.select", "tt.reduce", "scf.for")
-        for place in range(len(loop_begins(op)) - 1 if op.name == "scf.for" else 1)
-    }
-    kinds = {node: kind for node, op in nodes.items() if (kind := _kind(kernel.values, op, node[1])) is not None}
-    parts = {
-        found
-        for node, kind in kinds.items()
-        for name, _, _ in _parts(nodes[node], node[1])
-        if (found := _node(kernel.values, name)) is not None and kinds.get(found) == kind
-    }
-    for node in sorted(kinds.keys() - parts):
-        reduction = _reduction(kernel.values, kinds, nodes, node)
-        if reduction is not None:
-            yield reduction
-
-
-def _kind(values: Values, op: Operation, place: int) -> str | None:
-    """Of a reduction that a result of an operation is part of; None if it is of none."""
-    if op.name == "arith.select":
-        return _of_choice(values, op)
-    if op.name == "tt.reduce":
-        done = [one.name for one in inside(op) if one.name != "tt.reduce.return"]
-        return _COMBINES.get(done[0]) if len(done) == len(op.operands) == 1 else None
-    if op.name == "scf.for":
-        end = _end(op, place)
-        made = values.made(*end)
-        return None if made is None else _kind(values, made, _place(end))
-    return _COMBINES.get(op.name)
-
-
-def _of_choice(values: Values, select: Operation) -> str | None:
-    """`tl.where(x > y, x, y)` is a maximum."""
-    compared, arms = values.maker(select, 0), select.operands[1:]
-    if compared is None or compared.name not in ("arith.cmpf", "arith.cmpi") or set(arms) != set(compared.operands):
-        return None
-    order, in_order = compared.rest.split(",")[0].strip(), arms == compared.operands
-    if order.endswith(_LARGER):
-        return "maximum" if in_order else "minimum"
-    return ("minimum" if in_order else "maximum") if order.endswith(_SMALLER) else None
-
-
-def _parts(op: Operation, place: int) -> list[tuple[_Name, Operation | None, int | None]]:
-    """What an operation of a reduction joins, each with the loop, or the axis of its tile, along which it does."""
-    if op.name == "scf.for":
-        return [((op.parent, loop_begins(op)[1 + place]), None, None), (_end(op, place), op, None)]
-    if op.name == "tt.reduce":
-        return [((op.parent, op.operands[0]), None, axis_of(op))]
-    operands = op.operands[1:] if op.name == "arith.select" else op.operands
-    return [((op.parent, operand), None, None) for operand in operands]
-
-
-def _node(values: Values, name: _Name) -> _Node | None:
-    made = values.made(*name)
-    return None if made is None else (made.line, _place(name))
-
-
-def _place(name: _Name) -> int:
-    """Which of an operation's results it is."""
-    return int(name[1].partition("#")[2] or 0)
-
-
-def _end(loop: Operation, place: int) -> _Name:
-    """What an iteration hands on to the next one."""
-    return loop.regions[0], loop.regions[0].operations[-1].operands[place]
-
-
-def _reduction(
-    values: Values, kinds: Mapping[_Node, str], nodes: Mapping[_Node, Operation], root: _Node
-) -> _Reduction | None:
-    """None where a loop does not carry what it joins, or uses it for other things too: a scan, or a recurrence."""
-    found = _Reduction(kinds[root], [], {})
-    carrying: dict[str, Operation] = {}
-    reached: set[str] = set()
-    todo: list[tuple[_Node, tuple[Operation, ...], tuple[int, ...]]] = [(root, (), ())]
-    while todo:
-        node, loops, axes = todo.pop()
-        op = nodes[node]
-        found.joining[op.line] = op
-        if op.name == "scf.for":
-            carrying[loop_arguments(op)[1 + node[1]]] = op
-        for name, loop, axis in _parts(op, node[1]):
-            around = loops if loop is None else (*loops, loop)
-            along = axes if axis is None else (*(one + (one >= axis) for one in axes), axis)
-            part, made = _node(values, name), values.made(*name)
-            if part is None or made is None:
-                reached.add(name[1])
-            elif kinds.get(part) == found.kind:
-                todo.append((part, around, along))
-            elif made.name != "arith.constant":
-                found.terms.append(_Term(made, name[1], around, along))
-    return found if carrying.keys() <= reached and not _is_used(values, found, carrying) else None
-
-
-def _is_used(values: Values, reduction: _Reduction, carrying: Mapping[str, Operation]) -> bool:
-    """Whether an iteration uses what was joined so far. carrying: the loops, by what each of them carries."""
-    joining = [op for op in reduction.joining.values() if op.name not in ("tt.reduce", "scf.for")]
-    choices = (values.maker(op, 0) for op in joining if op.name == "arith.select")
-    lines = {*reduction.joining, *(one.line for one in choices if one is not None)}
-    names = {*carrying, *(name for op in joining for name in op.results)}
-    others = (op for loop in carrying.values() for op in inside(loop) if op.name not in (*LOOPS, "scf.yield"))
-    return any(op.line not in lines and names & read(op) for op in others)
 
 
 class _Iteration(Values):
@@ -283,7 +139,7 @@ class _At:
 class _Sliding:
     """Terms that are alike, and where they come from at any place of the levels: loops, axes, one after another."""
 
-    def __init__(self, kernel: Kernel, reduction: _Reduction, terms: list[_Term]) -> None:
+    def __init__(self, kernel: Kernel, reduction: Reduction, terms: list[Term]) -> None:
         self._kernel, self._reduction, self._terms = kernel, reduction, terms
         self._loops, self._axes = terms[0].loops, terms[0].axes
         self._around = [loop for loop in loops_around(terms[0].maker) if loop not in self._loops]
@@ -395,7 +251,7 @@ class _Sliding:
         both = there[found] == here
         return bool(both.any() and np.mean(left[both] == right[found][both]) >= _SAME)
 
-    def _one_of(self, at: _At) -> _Term:
+    def _one_of(self, at: _At) -> Term:
         return self._terms[at.index[-2] * self._rows[1] + at.index[-1]]
 
     def _term(self, at: _At) -> _Numbers | None:
@@ -407,7 +263,7 @@ class _Sliding:
         """From where a tile's outputs load; None where it depends on data."""
         return self._address_of(self._one_of(at), at)
 
-    def _address_of(self, term: _Term, at: _At) -> _Numbers | None:
+    def _address_of(self, term: Term, at: _At) -> _Numbers | None:
         loads = _loads(self._kernel, term)
         value = self._labels(at).operand(loads[0], 0) if loads else None
         return None if value is None or value.loaded else self._of_outputs(value, at)
@@ -443,7 +299,7 @@ def _merged(levels: Sequence[Level]) -> tuple[Level, ...]:
     return tuple(found)
 
 
-def _loads(kernel: Kernel, term: _Term) -> list[Operation]:
+def _loads(kernel: Kernel, term: Term) -> list[Operation]:
     """Those that a term is computed of, the largest first; none where data decide what is masked."""
     loads = list({op.line: op for op in _computing(kernel, term) if op.name in LOADS}.values())
     masks = [kernel.values.operand(op, mask_place(op)) for op in loads if len(op.operands) > mask_place(op)]
@@ -452,7 +308,7 @@ def _loads(kernel: Kernel, term: _Term) -> list[Operation]:
     return sorted(loads, key=lambda op: (-len(loops_around(op)), -_elements(op), op.line))
 
 
-def _computing(kernel: Kernel, term: _Term) -> list[Operation]:
+def _computing(kernel: Kernel, term: Term) -> list[Operation]:
     """A term's operations, from its loads on."""
     made = term.maker
     places = range(len(made.operands)) if made.name not in LOADS else ()

@@ -31,9 +31,15 @@ class CtaValues(Values):
 def some_ctas(kernel: Kernel, most: int) -> list[Cta]:
     """All CTAs of a launch; of more than `most` so many, by chance, and the same ones each time."""
     assert kernel.grid is not None
-    (x, y, _), count = kernel.grid, math.prod(kernel.grid)
+    count = math.prod(kernel.grid)
     drawn = np.random.default_rng(0).choice(count, most, replace=False) if count > most else range(count)
-    return [(one % x, one // x % y, one // (x * y)) for one in map(int, drawn)]
+    return [cta_of(kernel, int(one)) for one in drawn]
+
+
+def cta_of(kernel: Kernel, number: int) -> Cta:
+    """The CTA of a launch that starts as the n-th one."""
+    x, y, _ = kernel.grid or (1, 1, 1)
+    return number % x, number // x % y, number // (x * y)
 
 
 def last_cta(kernel: Kernel) -> Cta:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from kperf.arch import COPY_OVER_ATOMICS, H100_LOCK_NS, H100_TIME_OVER_COPY, H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.console import agreeing
-from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas, resident_ctas
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas, launched_ctas, least_ctas, waves_of
 from kperf.diagnose.analyses.starts import is_own
-from kperf.diagnose.analyses.waves import origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
 from kperf.diagnose.reading.masks import conditions_of
@@ -265,7 +265,7 @@ def _waiting(kernel: Kernel, loop: Operation, held: Sequence[Operation], in_line
     """in_line: CTAs of the launch that take one lock. What all CTAs load comes from L2, and counts for nothing."""
     assert kernel.grid is not None
     count, entered = math.prod(kernel.grid), kernel.times(loop)
-    waves = max(count / (resident_ctas(kernel) * H200.sms), 1.0)
+    waves = max(waves_of(kernel), 1.0)
     moved = {one.operation.line: one.asked_bytes * kernel.times(one.operation) for one in kernel.accesses}
     of_held = sum(moved.get(op.line, 0) for op in held)
     of_all = sum(moved[one.operation.line] for one in kernel.accesses if not (one.operation in held or is_own(one)))

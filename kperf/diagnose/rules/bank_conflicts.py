@@ -42,4 +42,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("bank-conflicts", "Bank conflicts in shared memory", check)
+RULE = Rule("bank-conflicts", "Bank conflicts in shared memory", check, by_options=True)

@@ -123,4 +123,5 @@ RULE = Rule(
     check,
     targets=("sm_9",),
     of_results=True,
+    by_options=True,
 )

@@ -61,4 +61,4 @@ def _advice(op: Operation) -> str:
     )
 
 
-RULE = Rule("dot-on-fma", "tl.dot without tensor cores", check)
+RULE = Rule("dot-on-fma", "tl.dot without tensor cores", check, by_options=True)

@@ -7,10 +7,10 @@ from kperf.diagnose.analyses.loops import launch_gives_stages, with_stages
 from kperf.diagnose.analyses.measured import finding, memory_cycles_of_sm, region_of, saved
 from kperf.diagnose.analyses.occupancy import ctas
 from kperf.diagnose.analyses.pipelines import ctas_with, for_one_more_cta, needed_ctas, pipelines
+from kperf.diagnose.analyses.unpipelined import how_to_load_ahead
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ASYNC_COPIES, TMA_LOADS
 from kperf.diagnose.rule import DynamicRule
-from kperf.diagnose.rules.loads_not_pipelined import how_to_load_ahead
 from kperf.diagnose.thresholds import EXPOSED_SHARE, NEAR_ROOF, SEVERE_GAIN, SEVERE_WAIT
 from kperf.trace.analyze.facts import at_bound
 from kperf.trace.analyze.finding import Finding

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from kperf.arch import H200
 from kperf.console import agreeing
 from kperf.diagnose.analyses.divisions import distinct, division_cycles, is_of_elements
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.analyses.occupancy import (
     arithmetic_bounds,
     arithmetic_cycles,
@@ -13,6 +14,7 @@ from kperf.diagnose.analyses.occupancy import (
     bytes_at_once,
     ctas,
     gain_of_more_bytes,
+    held_ctas,
     moved_bytes,
     warps_of_vectors,
 )
@@ -120,12 +122,13 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
     """
     if kernel.grid is None or kernel.resources is None:
         return
-    resident = min(ctas(kernel), math.ceil(math.prod(kernel.grid) / H200.sms))
+    resident = held_ctas(kernel)
     latency = LEAST_SM_BYTES / kernel.arch.memory_bytes_per_cycle
     for loop in loops:
-        mine = [access for access in kernel.accesses if access.operation in list(own(loop))]
         loads = [
-            access for access in mine if access.operation.name == "tt.load" and loop.line in access.value.iterations
+            access
+            for access in accesses_of(kernel, loop)
+            if access.operation.name == "tt.load" and loop.line in access.value.iterations
         ]
         widest = max(loads, key=lambda access: access.asked_bytes, default=None)
         asked = resident * sum(access.asked_bytes for access in loads)

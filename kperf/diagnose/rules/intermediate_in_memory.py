@@ -8,17 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.traffic import (
     asked_bytes,
-    cta_of,
     gain_of_bytes,
     iterations_in,
     launch_bytes,
     tensor_bytes,
     tensors_bytes,
 )
-from kperf.diagnose.analyses.waves import origins_of
-from kperf.diagnose.reading.cta_values import Cta, CtaValues, last_cta, some_ctas
+from kperf.diagnose.reading.cta_values import Cta, CtaValues, cta_of, last_cta, some_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, STORES, TMA_LOADS, TMA_STORES, loops_around, mask_place
 from kperf.diagnose.rule import Rule

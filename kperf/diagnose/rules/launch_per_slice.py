@@ -9,7 +9,7 @@ from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, mma_cycles
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, STORES, TMA_LOADS, TMA_STORES
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.script.history import Slices
+from kperf.diagnose.script.sequences import Slices
 from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes
 from kperf.ir.ttgir import Operation

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, H200_FIRST_L2_LATENCY, H200_L2_KEPT_BYTES, SM_90A
 from kperf.console import agreeing
 from kperf.diagnose.analyses.chains import chained_loads, is_chase
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.analyses.occupancy import (
     arithmetic_cycles,
     arithmetic_of_cta,
@@ -129,7 +130,7 @@ def _gain_of_chains(kernel: Kernel, loop: Operation, count: int) -> tuple[int, f
     if not loads or kernel.resources is None or all(map(is_chase, (loop, *loops_around(loop)))):
         return 0, 0.0
     waiting = loads * H200_FIRST_L2_LATENCY
-    here = [access for access in kernel.accesses if access.operation in list(own(loop))]
+    here = accesses_of(kernel, loop)
     asked = SECTOR_BYTES * sum(_sectors(access) for access in here)
     moved = sum(access.asked_bytes for access in here if _is_large(kernel, access))
     busy = max(

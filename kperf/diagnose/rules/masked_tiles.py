@@ -19,6 +19,7 @@ from kperf.diagnose.reading.masks import conditions_of
 from kperf.diagnose.reading.operations import LOOPS, MMAS, STORES, inside, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SEVERE_GAIN
+from kperf.ir.loops import BOUNDS
 from kperf.ir.outcomes import LARGE, constant_number
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS, Value
@@ -44,8 +45,7 @@ _SAME = ("tt.broadcast", "tt.splat", "ttg.convert_layout", "arith.extsi", "arith
 _WRITES = operations("store", "atomic")
 _MASKED = (*STORES, "tt.atomic_rmw")
 """Those that may have a mask: TMA writes its box whatever the rows are."""
-_LOWER, _UPPER = 1, 2
-"""Places of a loop's bounds among the operands of `scf.for`."""
+_LOWER, _UPPER, _ = BOUNDS
 _ASKED = {"scf.if": (0,), "cf.cond_br": (0,), "scf.condition": (0,), "scf.for": (_LOWER, _UPPER)}
 """Operands that decide what runs."""
 

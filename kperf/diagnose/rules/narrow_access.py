@@ -111,4 +111,4 @@ _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "layout": _of_a_layout,
 }
 
-RULE = Rule("narrow-access", "Narrow accesses to contiguous rows", check, needs="machine code")
+RULE = Rule("narrow-access", "Narrow accesses to contiguous rows", check, needs="machine code", by_options=True)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200_ATOMIC_BYTES_PER_CYCLE
 from kperf.diagnose.analyses.atomics import hands_over
+from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_of_cta, bytes_or_mma_cycles
-from kperf.diagnose.analyses.waves import origins_of
 from kperf.diagnose.reading.cta_values import CtaValues, last_cta, some_ctas
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, loops_around, mask_place

@@ -9,6 +9,7 @@ import numpy as np
 
 from kperf.arch import H200, H200_ATOMIC_BYTES_PER_CYCLE
 from kperf.diagnose.analyses.loops import tile_bytes
+from kperf.diagnose.analyses.occupancy import ctas_of_sm
 from kperf.diagnose.analyses.waves import Schedule, schedule_of, traffic
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, loops_around
@@ -50,7 +51,7 @@ class _Split:
         ctas = self.tiles * parts
         loop = self.schedule.cycles * self.parts / parts
         added = self.tile_bytes / (H200_ATOMIC_BYTES_PER_CYCLE if parts > 1 else H200.l2_bytes_per_cycle)
-        of_sms = math.ceil(ctas / H200.sms) * (loop + added) + math.ceil(ctas / self.slots) * H200.l2_latency
+        of_sms = ctas_of_sm(ctas) * (loop + added) + math.ceil(ctas / self.slots) * H200.l2_latency
         written = self.moved * parts / self.parts if parts > 1 else self.tiles * self.tile_bytes
         return max(of_sms, self.schedule.memory_cycles(self.schedule.traffic() + written))
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from kperf.arch import H200, SM_90A
 from kperf.console import agreeing
+from kperf.diagnose.analyses.cta_order import bounds_of, origins_of
 from kperf.diagnose.analyses.loops import carried, innermost
-from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas
-from kperf.diagnose.analyses.waves import bounds_of, memory_bounds, origins_of
+from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas, ctas_of_sm
+from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOOPS, MMAS, inside, loops_around
 from kperf.diagnose.rule import Rule
@@ -42,7 +43,7 @@ class _Launch:
 
     def times(self) -> tuple[float, float]:
         """In tiles of an SM that has one program: if programs of one SM share its units, and if each only waits."""
-        shared = sum(math.ceil(programs / H200.sms) * tiles for programs, tiles in self.waves())
+        shared = sum(ctas_of_sm(programs) * tiles for programs, tiles in self.waves())
         return shared, sum(tiles for _, tiles in self.waves())
 
     def gain(self, other: "_Launch") -> float:
@@ -65,7 +66,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     most = launch.gain(best)
     if most < MEDIUM_GAIN:
         return
-    held = math.ceil(best.programs / H200.sms)
+    held = ctas_of_sm(best.programs)
     yield kernel.finding(
         RULE.id,
         None,

@@ -1,13 +1,12 @@
 """Tensors of pointers, or of offsets, that a loop takes from the loop around it, advances, and hands back."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200
 from kperf.console import agreeing
 from kperf.diagnose.analyses.loops import always, carried, reached, read, repeated
-from kperf.diagnose.analyses.occupancy import ctas, mma_cycles
+from kperf.diagnose.analyses.occupancy import held_ctas, mma_cycles
 from kperf.diagnose.analyses.warps import iteration_of, slots
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
@@ -162,9 +161,7 @@ def _gain(
     warps issues in half of its cycles: a GEMM with 128 x 64 x 32 tiles took 394 cycles an iteration of 185. Of it this
     estimates 1.9 x, and 2.36 x were measured, with the larger tiles whose registers are free then (H200).
     """
-    resident = max(ctas(kernel), 1)
-    if kernel.grid is not None:
-        resident = min(resident, math.ceil(math.prod(kernel.grid) / H200.sms))
+    resident = held_ctas(kernel)
     warps = kernel.total_warps / kernel.arch.sub_partitions
     loaded = sum(width(one) for one in instructions if one.opcode.startswith("LDG")) * kernel.threads
     multiplies = any(op.name in MMAS for op in own(loop))

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kperf.arch import H200
+from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.loops import carried
+from kperf.diagnose.analyses.occupancy import mma_rate
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE, origins_of
+from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, inside, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
+from kperf.diagnose.thresholds import LAUNCH_CYCLES, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -163,10 +165,10 @@ def _gain(kernel: Kernel, chain: _Chain) -> float:
     Cycles of the GPU with all SMs busy.
     """
     size = element_bytes(mma_element(chain.first))
-    rate = kernel.arch.flop_per_cycle["bf16"] * 2 / size * MMA_SHARE * H200.sms
+    rate = mma_rate(kernel, chain.first) * MMA_SHARE * H200.sms
     moved = chain.moved * size + 2 * chain.kept * _SUM_BYTES
     other = max(chain.least / rate, moved / MEMORY_BYTES_PER_CYCLE)
-    return chain.done / rate / (other + LAUNCH_MS * H200.max_mhz * 1e3)
+    return chain.done / rate / (other + LAUNCH_CYCLES)
 
 
 def _chain(kernel: Kernel, uses: _Uses, first: Operation) -> _Chain | None:

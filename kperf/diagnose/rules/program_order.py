@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kperf.diagnose.analyses.waves import Numbers, Schedule, schedule_of
+from kperf.diagnose.analyses.different_rows import Numbers
+from kperf.diagnose.analyses.waves import Schedule, schedule_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import TMA_LOADS
 from kperf.diagnose.reading.pointers import name_of

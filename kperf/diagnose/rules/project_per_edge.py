@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
 from kperf.diagnose.analyses.loops import tile_bytes
+from kperf.diagnose.analyses.occupancy import mma_rate
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import MMAS, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
+from kperf.diagnose.thresholds import LAUNCH_CYCLES, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -143,7 +144,7 @@ def _gain(kernel: Kernel, gathered: _Gathered) -> float:
     Cycles of the GPU with all SMs busy. Gathered bytes come from L2 where it keeps the tensor.
     """
     size = element_bytes(mma_element(gathered.mma))
-    rate = kernel.arch.flop_per_cycle["bf16"] * 2 / size * MMA_SHARE * H200.sms
+    rate = mma_rate(kernel, gathered.mma) * MMA_SHARE * H200.sms
     columns = kernel.lengths[gathered.matrix] / gathered.depth
     tensor = gathered.elements * size
     products = tensor / gathered.depth * columns
@@ -152,7 +153,7 @@ def _gain(kernel: Kernel, gathered: _Gathered) -> float:
     once = max(2 * gathered.least / rate, (tensor + products) / _memory_rate(kernel))
     summed = sum(_tile_elements(op) * kernel.times(op) for op in gathered.loads) * math.prod(kernel.grid or ())
     gathers = summed / gathered.depth * gathered.columns * size
-    return now / (once + LAUNCH_MS * H200.max_mhz * 1e3 + _gather_cycles(kernel, gathers, products))
+    return now / (once + LAUNCH_CYCLES + _gather_cycles(kernel, gathers, products))
 
 
 def _tile_elements(op: Operation) -> int:

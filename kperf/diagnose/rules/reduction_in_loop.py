@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import H200, H200_COPY_GB_PER_S
+from kperf.arch import H200
 from kperf.diagnose.analyses.loops import always, carried, reached, read, repeated, stored
 from kperf.diagnose.analyses.occupancy import bytes_of_cta, ctas
 from kperf.diagnose.analyses.warps import issue_slots, with_warps
+from kperf.diagnose.analyses.waves import MEMORY_BYTES_PER_CYCLE
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, STORES, TMA_LOADS, inside, own
 from kperf.diagnose.reading.options import with_option
@@ -114,7 +115,7 @@ def _gain_in_turn(kernel: Kernel, issued: float, left: float) -> float:
     1 where the bytes take less time than the instructions that are left, as in a sort: of that nothing was measured. Of
     sums over 32 fields with 16 values this estimates 1.25 x, and 1.45 x were measured (H200).
     """
-    loading = bytes_of_cta(kernel) / (H200_COPY_GB_PER_S * 1e3 / H200.max_mhz / H200.sms)
+    loading = bytes_of_cta(kernel) / (MEMORY_BYTES_PER_CYCLE / H200.sms)
     before, after = issued / OTHERS_A_CYCLE, left / OTHERS_A_CYCLE
     return (loading + before) / (loading + after) if loading >= after else 1.0
 

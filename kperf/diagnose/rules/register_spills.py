@@ -15,6 +15,8 @@ from kperf.diagnose.analyses.largest import Largest, largest_value
 from kperf.diagnose.analyses.loops import tile_bytes
 from kperf.diagnose.analyses.serialised import serialised
 from kperf.diagnose.analyses.spills import Spills, spills
+from kperf.diagnose.analyses.stages import loaded_into_registers
+from kperf.diagnose.analyses.unpipelined import how_to_load_ahead
 from kperf.diagnose.analyses.vectors import hidden_in_loop
 from kperf.diagnose.analyses.warps import most_registers, warps_change, warps_repeat_work
 from kperf.diagnose.reading.kernel import Kernel
@@ -22,7 +24,6 @@ from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.operations import MMAS, own
 from kperf.diagnose.reading.options import MOST_WARPS, more_warps, scaled, with_option
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.rules.loads_not_pipelined import how_to_load_ahead, loaded_into_registers
 from kperf.diagnose.rules.pointers_through_loops import handed_back
 from kperf.diagnose.rules.too_few_warps import wide_row
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REGISTER_BYTES
@@ -163,5 +164,10 @@ def _first(kernel: Kernel) -> tuple[str, str]:
 
 
 RULE = Rule(
-    "register-spills", "Registers spilled to memory", check, needs="machine code", explained_by=("too-few-warps",)
+    "register-spills",
+    "Registers spilled to memory",
+    check,
+    needs="machine code",
+    explained_by=("too-few-warps",),
+    by_options=True,
 )

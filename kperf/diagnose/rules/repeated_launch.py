@@ -12,7 +12,7 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOADS, LOOPS, MMAS, STORES, TMA_LOADS, TMA_STORES, mask_place
 from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.script.history import Chain, Series
+from kperf.diagnose.script.sequences import Chain, Series
 from kperf.diagnose.thresholds import MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value

@@ -28,4 +28,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("stages-do-not-fit", "Stages that do not fit", check)
+RULE = Rule("stages-do-not-fit", "Stages that do not fit", check, by_options=True)

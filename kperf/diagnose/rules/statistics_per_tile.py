@@ -8,13 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from kperf.arch import H200, H200_L1_BYTES_PER_CYCLE
-from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas
+from kperf.diagnose.analyses.cta_order import origins_of
+from kperf.diagnose.analyses.different_rows import Numbers
+from kperf.diagnose.analyses.occupancy import arithmetic_of_cta, bytes_or_mma_cycles, ctas, launched_ctas
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
-from kperf.diagnose.analyses.waves import Numbers, origins_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import ATOMICS, LOOPS, MMAS, STORES, TMA_STORES, inside, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_MS, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, LAUNCH_CYCLES, MEDIUM_GAIN, MMA_SHARE, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
@@ -23,7 +24,6 @@ from kperf.trace.analyze.finding import Finding
 _WRITES = (*STORES, *TMA_STORES, *ATOMICS)
 _AGAIN = 2.0
 """CTAs for each that computes other numbers."""
-_LAUNCH_CYCLES = LAUNCH_MS * H200.max_mhz * 1e3
 Costs = dict[str, float]
 """Cycles of an SM by what is busy for them."""
 
@@ -90,9 +90,9 @@ class _Repeated:
     @property
     def gain(self) -> float:
         """Time of the launch over that of one which loads them, after another launch that computes them once."""
-        of_sm = math.ceil(math.prod(self.kernel.grid or ()) / H200.sms)
+        of_sm = launched_ctas(self.kernel)
         once = of_sm * max(self.costs.values()) / self.statistics[0].times
-        return of_sm * self._now / (of_sm * max(self.others.values()) + once + _LAUNCH_CYCLES)
+        return of_sm * self._now / (of_sm * max(self.others.values()) + once + LAUNCH_CYCLES)
 
     @cached_property
     def _now(self) -> float:

@@ -1,18 +1,23 @@
 """Requests that use a small part of the sectors which they move."""
 
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, H200_PARTIAL_STORE_GB_PER_S
+from kperf.diagnose.analyses.loops import accesses_of
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, moved_bytes
-from kperf.diagnose.analyses.pieces import offset_of_rows, wrapped_by
+from kperf.diagnose.analyses.pieces import wrapped_by
 from kperf.diagnose.analyses.repetitions import of_repetitions, repetitions
-from kperf.diagnose.analyses.sweeps import fits_l1, swept_by
+from kperf.diagnose.analyses.sectors import (
+    MOST_PARTS,
+    beside,
+    distance,
+    has_layout_of,
+    is_alone,
+    is_broadcast,
+    is_cut,
+    is_from_memory,
+)
 from kperf.diagnose.analyses.vectors import hidden_of, passed_in_parts, wrapped
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
@@ -22,7 +27,6 @@ from kperf.diagnose.reading.pointers import tensor_of
 from kperf.diagnose.reading.strides import descriptor_in_parts, next_cta, unless_one
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, MEDIUM_GAIN, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
-from kperf.ir.arithmetic import SHIFTS
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding, Level
 
@@ -30,14 +34,6 @@ _PART = 8
 """An access of less than this part of the largest one's bytes does not decide."""
 _MANY = 3.0
 """So many times as long is severe."""
-_PARTS = 16
-"""Elements that lie at most so far apart are parts of a record: a colour, a point, a complex number."""
-_NEIGHBOURS = (-1, 0, 1)
-"""CTAs before and behind one, along each axis of the grid, whose addresses are compared with its own."""
-_EVEN = frozenset(
-    {*SHIFTS, "arith.muli", "arith.constant", "tt.make_range", "tt.get_program_id", "tt.get_num_programs", "scf.for"}
-)
-"""What addresses are computed of that move as far from any CTA, along an axis, to the next one."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -54,28 +50,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     apart: list[Access] = []
     together: list[list[Access]] = []
     for access in poor:
-        others = _beside(kernel, access) if _from_memory(kernel, access) else []
+        others = beside(kernel, access) if is_from_memory(kernel, access) else []
         if any(access is one for group in together for one in group):
             continue
         if others:
             together.append(others)
             yield _together(kernel, access, others)
-        elif _has_layout_of(kernel, access, poor) or _is_cut(kernel, access) or _is_alone(kernel, access):
+        elif has_layout_of(kernel, access, poor) or is_cut(kernel, access) or is_alone(kernel, access):
             continue
-        elif _is_broadcast(kernel, access):
+        elif is_broadcast(kernel, access):
             yield from _broadcast(kernel, access)
-        elif _from_memory(kernel, access) or access.sector_use < BAD_SECTOR_USE:
+        elif is_from_memory(kernel, access) or access.sector_use < BAD_SECTOR_USE:
             apart.append(access)  # else the second half of a sector comes from the cache
     for access in apart:
-        yield _apart(kernel, access, [one for one in apart if _from_memory(kernel, one)])
-
-
-def _is_broadcast(kernel: Kernel, access: Access) -> bool:
-    """Whether a load uses little of its sectors because threads of a warp need the same few elements, side by side.
-
-    The layout of a vector that is broadcast is a slice of its tile's: threads along the broadcast load the same.
-    """
-    return access.operation.name in LOADS and access.requests_of_runs and not _from_memory(kernel, access)
+        yield _apart(kernel, access, [one for one in apart if is_from_memory(kernel, one)])
 
 
 def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
@@ -85,11 +73,9 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
     at once. Not measured: a hint.
     """
     for loop in loops_around(access.operation)[:1]:
-        iteration = list(own(loop))
-        requests = sum(one.requests for one in kernel.accesses if one.operation in iteration)
-        least = max(
-            arithmetic_cycles(kernel, iteration), moved_bytes(kernel, iteration) / kernel.arch.memory_bytes_per_cycle
-        )
+        requests = sum(one.requests for one in accesses_of(kernel, loop))
+        moved = moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle
+        least = max(arithmetic_cycles(kernel, own(loop)), moved)
         gain = max(requests, least) / max(requests - access.requests, least, 1)
         if gain >= MEDIUM_GAIN:
             yield kernel.finding(
@@ -107,127 +93,56 @@ def _broadcast(kernel: Kernel, access: Access) -> Iterator[Finding]:
             )
 
 
-def _has_layout_of(kernel: Kernel, access: Access, poor: list[Access]) -> bool:
-    """Whether its row lies in order, and its threads do not, because the compiler made them those of another access.
-
-    A row of factors has the layout of the tile with which it is multiplied: what fixes the tile fixes the row.
-    """
-    tiles = [_layout(one) for one in poor if not one.has_neighbours]
-    return access.has_neighbours and not _from_memory(kernel, access) and _layout(access) in tiles
-
-
-def _is_cut(kernel: Kernel, access: Access) -> bool:
-    """Whether a thread's elements lie side by side and are asked for one by one, because rows begin unaligned.
-
-    All requests of a warp together use their sectors: what is to change is where rows begin, not who loads what.
-    """
-    places = kernel.layouts.elements(access.tensor)
-    if places is None or offset_of_rows(access) == 0:
-        return False
-    sectors = access.value.numbers[tuple(np.moveaxis(places, -1, 0))] // SECTOR_BYTES
-    touched = sum(len(np.unique(warp)) for warp in sectors)
-    elements = sectors[0].size * len(sectors)
-    return bool(elements * access.tensor.bytes >= POOR_SECTOR_USE * touched * SECTOR_BYTES)
-
-
-def _layout(access: Access) -> str:
-    """The layout of a tile, and of its rows and columns."""
-    names: list[str] = re.findall(r"#\w+", access.tensor.layout)
-    return names[-1] if names else ""
-
-
-def _from_memory(kernel: Kernel, access: Access) -> bool:
-    """Whether what is not used moves from device memory too, and not from the cache alone."""
-    return access.tile_sector_use < POOR_SECTOR_USE and not _is_window(kernel, access)
-
-
-def _is_window(kernel: Kernel, access: Access) -> bool:
-    """Whether other iterations load what one leaves between its elements, and L1 keeps it: the taps of a window."""
-    if access.operation.name in STORES or not 2 <= _distance(access) <= _PARTS:
-        return False
-    loops = loops_around(access.operation)
-    swept = [swept_by(kernel, access, loops[: depth + 1]) for depth in range(len(loops))]
-    return any(
-        one is not None
-        and _use(one.addresses, access) >= POOR_SECTOR_USE
-        and fits_l1(kernel, len(np.unique(one.addresses // SECTOR_BYTES)) * SECTOR_BYTES)
-        for one in swept
-    )
-
-
-def _is_alone(kernel: Kernel, access: Access) -> bool:
-    """Whether nothing in the launch uses the bytes between the elements, as of a diagonal: there is no better tile.
-
-    Elements that lie closer are parts of records, which may be kept in a tensor for each part.
-    """
-    if kernel.grid is None or access.value.loaded or _distance(access) <= _PARTS:
-        return False
-    tensors = kernel.tensors_of(access.operation)
-    beside = [one for one in kernel.accesses if one.value.arguments & tensors]
-    swept = [swept_by(kernel, one) for one in beside]
-    known = [one.addresses for one in swept if one is not None]
-    even = all(op.name in _EVEN for one in beside for op in kernel.values.sources(one.operation, 0))
-    if len(known) < len(beside) or not even:
-        return False
-    addresses = np.unique(np.concatenate(known))
-    for axis in (axis for axis, length in zip("xyz", kernel.grid, strict=True) if length > 1):
-        moved = np.unique(replace(kernel, next_along=axis).reread(access).value.numbers - access.value.numbers)
-        if len(moved) > 1 or 0 < abs(moved[0]) < SECTOR_BYTES:
-            return False
-        addresses = np.unique(addresses + moved * np.array(_NEIGHBOURS)[:, None])
-    return _use(addresses, access) < POOR_SECTOR_USE
-
-
-def _use(addresses: NDArray[np.int64], access: Access) -> float:
-    """Used share of the sectors in which these distinct addresses are."""
-    return len(addresses) * access.tensor.bytes / (len(np.unique(addresses // SECTOR_BYTES)) * SECTOR_BYTES)
-
-
 def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
-    from_memory = _from_memory(kernel, access)
-    bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
-    stride = unless_one(kernel, access)
+    from_memory, stride = is_from_memory(kernel, access), unless_one(kernel, access)
     axis, step = next_cta(kernel, access) if from_memory else ("", 0)
     shared = 0 < step < SECTOR_BYTES
+    estimate = _estimate(kernel, access, alike, step)
+    bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
+    least = _MANY if shared and not loops_around(access.operation) else SEVERE_GAIN
+    severity: Level = "high" if bad and estimate[0] >= least else "medium"
     direction = "to" if access.operation.name in STORES else "from"
     within = "between L2 and the SM" if shared else "between the SM and its cache"
     where = f"{direction} device memory" if from_memory and not shared else within
     ratio = access.tile_sector_use if from_memory else access.sector_use
-    gain = _gain(kernel, alike) if from_memory else _gain_of_requests(kernel, access)
-    likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
-    requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
-    most = max(gain * requests, 1.5 * likely if shared else 1.0)
-    least = _MANY if shared and not loops_around(access.operation) else SEVERE_GAIN
-    severe = bad and likely >= least
-    severity: Level = "high" if severe else "medium"
     lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     frames = (frame_of(one.operation) for one in alike)
     together = ", ".join(map(str, sorted({frame.line for frame in frames if frame is not None})))
     hidden = hidden_of(kernel, [access]) if not from_memory else None
-    of_ctas = shared and not access.has_neighbours
-    repetition = None if stride or of_ctas or hidden is not None else _repetition(access)
+    because = ""
+    if stride:
+        because, advice = f", unless {stride} is 1", f"if {stride} is 1, say so with i32:1 in --signature"
+    elif shared and not access.has_neighbours:
+        advice = _advice_of_ctas(axis, step)
+    elif hidden is not None:
+        advice = hidden.reason[1]
+    else:
+        advice = _advice(kernel, access)
+        because = f", because {repetition[0]}" if (repetition := _repetition(access)) is not None else ""
     return kernel.finding(
         RULE.id,
         access.operation,
         "low" if stride else severity,
         f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
-        + (f", unless {stride} is 1" if stride else "")
-        + (f", because {repetition[0]}" if repetition is not None else "")
+        + because
         + (f"; the same holds for {lines}, and the estimate is for all of them together" if lines else "")
         + (f"; {hidden.reason[0]}" if hidden is not None else "")
         + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
-        f"if {stride} is 1, say so with i32:1 in --signature"
-        if stride
-        else _advice_of_ctas(axis, step)
-        if of_ctas
-        else hidden.reason[1]
-        if hidden is not None
-        else _advice(kernel, access),
+        advice,
         _evidence(access) | ({"lines_together": together} if lines else {}),
         confidence="low" if stride else "medium",
-        estimate=(likely, min(gain**0.5, 1.1), most),
+        estimate=estimate,
     )
+
+
+def _estimate(kernel: Kernel, access: Access, alike: list[Access], step: int) -> tuple[float, float, float]:
+    """The likely, the least and the most gain; `step`: bytes to the next CTA's element, 0 where it is not known."""
+    from_memory, shared = is_from_memory(kernel, access), 0 < step < SECTOR_BYTES
+    gain = _gain(kernel, alike) if from_memory else _gain_of_requests(kernel, access)
+    requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
+    likely = _likely_of_shared(kernel, gain, access.tensor.bytes / step) if shared else min(gain, 8.0) ** 0.8
+    return likely, min(gain**0.5, 1.1), max(gain * requests, 1.5 * likely if shared else 1.0)
 
 
 def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
@@ -301,34 +216,19 @@ def _written_in_part(kernel: Kernel, stores: list[Access]) -> float:
     return in_parts / (max(sum(_weight(kernel, one) for one in kernel.accesses), 1) / H200_COPY_GB_PER_S)
 
 
-def _beside(kernel: Kernel, access: Access) -> list[Access]:
-    """The other accesses in its place that use what it leaves of its sectors; empty where there are none."""
-    store, loops = access.operation.name in STORES, loops_around(access.operation)[:1]
-    alike = [
-        one
-        for one in kernel.accesses
-        if (one.operation.name in STORES) == store
-        and loops_around(one.operation)[:1] == loops
-        and one.value.arguments == access.value.arguments
-        and one.tensor.bytes == access.tensor.bytes
-    ]
-    addresses = np.unique(np.concatenate([one.value.numbers.ravel() for one in alike]))
-    return [one for one in alike if one is not access] if _use(addresses, access) >= POOR_SECTOR_USE else []
-
-
 def _advice(kernel: Kernel, access: Access) -> str:
     if (repetition := _repetition(access)) is not None:
         return repetition[1]
     if access.contiguous is not None:
         return _advice_of_rows(kernel, access, access.contiguous)
-    if not _from_memory(kernel, access) and len(access.tensor.shape) == 1 and not _distance(access):
+    if not is_from_memory(kernel, access) and len(access.tensor.shape) == 1 and not distance(access):
         return (
             "permute the elements with tl.gather, and store them in the order of memory"
             if access.operation.name in STORES
             else "load the elements in the order of memory, and permute them with tl.gather"
         )
-    parts = _distance(access)
-    if not 2 <= parts <= _PARTS:
+    parts = distance(access)
+    if not 2 <= parts <= MOST_PARTS:
         if _is_transposed(kernel, access):
             return (
                 f"give the tile {SECTOR_BYTES // access.tensor.bytes} elements or more of each of its dimensions, and "
@@ -352,7 +252,7 @@ def _is_transposed(kernel: Kernel, access: Access) -> bool:
 def _advice_of_parts(kernel: Kernel, access: Access, parts: int) -> str:
     """Of elements so far apart that they are parts of records."""
     store, power = access.operation.name in STORES, not parts & (parts - 1)
-    if store and not _beside(kernel, access):
+    if store and not beside(kernel, access):
         return (
             f"let a CTA store the {parts - 1} elements between two of them as well, from a tile whose last index has "
             "stride 1"
@@ -387,13 +287,6 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
         f"let the compiler know that the tile's dimension {along} is contiguous: pass its stride as a tl.constexpr, or "
         "say tl.max_contiguous(index, BLOCK)"
     )
-
-
-def _distance(access: Access) -> int:
-    """Elements from one to the next along the dimension in which they are closest, of those with equal steps."""
-    numbers = access.value.numbers
-    steps = [np.abs(np.diff(numbers, axis=axis)) for axis, length in enumerate(numbers.shape) if length > 1]
-    return min((int(step.max()) // access.tensor.bytes for step in steps if 0 < step.max() == step.min()), default=0)
 
 
 def _gain(kernel: Kernel, apart: list[Access]) -> float:
@@ -434,8 +327,8 @@ def _evidence(access: Access) -> dict[str, float | int | str]:
 
 def _apart_in_words(kernel: Kernel, access: Access) -> str:
     """How far, where it is the length of a record: the values take a large number for an unknown stride."""
-    apart = _distance(access)
-    far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
+    apart = distance(access)
+    far = f"{apart} elements apart" if 2 <= apart <= MOST_PARTS else "apart"
     return f"neighbouring threads {_verb(access)} elements of {tensor_of(access, kernel)} that lie {far}"
 
 
@@ -458,4 +351,4 @@ def _weight(kernel: Kernel, access: Access, size: int | None = None) -> int:
     return (access.tile_bytes if size is None else size) * kernel.times(access.operation)
 
 
-RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check)
+RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check, by_options=True)

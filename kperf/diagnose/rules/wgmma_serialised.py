@@ -14,6 +14,7 @@ from kperf.diagnose.reading.operations import loops_around, mma_element, mma_sha
 from kperf.diagnose.reading.options import halved, more_warps, warps_advice
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
+from kperf.ir.loops import BOUNDS
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -108,11 +109,11 @@ def _unknown_end(kernel: Kernel, mma: Operation) -> str | None:
     loops = loops_around(mma)
     if not loops or loops[0].name != "scf.for":
         return None
-    first, last = (kernel.values.operand(loops[0], place) for place in (1, 2))  # behind the induction variable
+    first, last = (kernel.values.operand(loops[0], place) for place in BOUNDS[:2])
     if first is not None and last is not None and not (first.arguments or last.arguments or last.loaded):
         return None
     from_zero = first is not None and not first.arguments and not first.numbers.any()
-    is_argument = last is not None and kernel.values.maker(loops[0], 2) is None and len(last.arguments) == 1
+    is_argument = last is not None and kernel.values.maker(loops[0], BOUNDS[1]) is None and len(last.arguments) == 1
     return f"{next(iter(last.arguments))} > 0" if last is not None and is_argument and from_zero else "end > start"
 
 
@@ -228,4 +229,5 @@ RULE = Rule(
     needs="machine code",
     targets=(SM_90A.name,),
     explained_by=("emulated-float32",),
+    by_options=True,
 )

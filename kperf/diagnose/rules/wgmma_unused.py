@@ -143,4 +143,4 @@ def _moves(kernel: Kernel, loads: list[int], axis: str) -> bool:
     return any(b is None or not np.array_equal(a.value.numbers, b.numbers) for a, b in zip(here, there, strict=True))
 
 
-RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=(SM_90A.name,))
+RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=(SM_90A.name,), by_options=True)

@@ -12,7 +12,7 @@ from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import frame_of
 from kperf.diagnose.reading.pointers import name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LAUNCH_MS, MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.thresholds import LAUNCH_CYCLES, MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -108,7 +108,7 @@ def _launch_cycles(kernel: Kernel) -> float:
     """Of a launch, for each CTA of an SM; 0 where no launch is known."""
     if kernel.grid is None:
         return 0.0
-    return LAUNCH_MS * H200.max_mhz * 1e3 / max(math.prod(kernel.grid) / H200.sms, 1)
+    return LAUNCH_CYCLES / max(math.prod(kernel.grid) / H200.sms, 1)
 
 
 def _now(kernel: Kernel, written: Kernel, alike: Sequence[Window]) -> _Costs:

@@ -46,7 +46,7 @@ class Trial(Frozen):
 
 
 class Dropped(Frozen):
-    """A change that was tried and has no time: why, in words."""
+    """A change that does not help, or was tried and has no time: why, in words."""
 
     change: str
     why: str
@@ -99,7 +99,7 @@ class Finding(Frozen):
         estimate: what the advice gives; None where nothing can be estimated.
         candidates: configurations that may be faster: constexprs and compile options by name, the likeliest first.
         tried: what was measured of them.
-        dropped: which of them could not be measured.
+        dropped: which of them do not help, or could not be measured.
         right_with: a configuration that computes right results, of a finding that doubts them.
         checked: what launches computed; None where nothing doubts it, or none was checked.
         witness: what samples of the original kernel say; None where none were asked for.

@@ -1,0 +1,104 @@
+"""Compiles what findings advise, and diagnoses that, before it is advised: what brings another fault is left out."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from kperf.diagnose.analyses.recompiled import with_change, without_launch
+from kperf.diagnose.engine import diagnose, ranked
+from kperf.diagnose.finding import Diagnosis
+from kperf.diagnose.reading.kernel import Kernel
+from kperf.diagnose.results import naming
+from kperf.diagnose.rule import has_only_options, may_be_brought
+from kperf.trace.analyze.finding import LEVELS, Dropped, Finding
+from kperf.trace.capture.trial import SAME_CODE, in_words
+
+MOST_CHANGES = 4
+"""Of a kernel that are compiled, those of the worst findings first: each takes as long as the kernel itself."""
+NOT_COMPILED = "it does not compile"
+REMAINS = "the same is then found again"
+
+
+def checked(kernel: Kernel, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis without what its own rules speak against.
+
+    Of each finding candidates are compiled, in their order, up to the first that rids the kernel of it, which the
+    advice names then; `dropped` has those before it. A finding that advises options alone, of which none helps, is a
+    hint.
+    """
+    changes = _Changes(kernel, diagnosis.findings)
+    findings = [changes.checked(finding) for finding in diagnosis.findings]
+    return diagnosis.model_copy(update={"findings": ranked(findings)})
+
+
+class _Changes:
+    """A kernel, its findings, and what is found in it as changed: each change is compiled once."""
+
+    def __init__(self, kernel: Kernel, findings: Sequence[Finding]) -> None:
+        self._kernel = kernel
+        self._findings = findings
+        self._made: dict[str, tuple[Kernel, Sequence[Finding]] | None] = {}
+
+    def checked(self, finding: Finding) -> Finding:
+        """With its candidates that do not help as `dropped`, and the first that does in its advice; a hint as it is."""
+        if finding.severity == LEVELS[-1]:
+            return finding
+        dropped: list[Dropped] = []
+        for change in finding.candidates:
+            words = in_words(change)
+            if words not in self._made and len(self._made) >= MOST_CHANGES:
+                break
+            why = self._why_not(change, finding)
+            if not why:
+                likeliest = in_words(finding.candidates[0])
+                advice = naming(finding.advice, likeliest, words) if dropped else finding.advice
+                return finding.model_copy(update={"advice": advice, "dropped": dropped})
+            dropped.append(Dropped(change=words, why=why))
+        helpless = has_only_options(finding) and 0 < len(finding.candidates) == len(dropped)
+        severity = LEVELS[-1] if helpless else finding.severity
+        return finding.model_copy(update={"dropped": dropped, "severity": severity})
+
+    def _why_not(self, change: Mapping[str, int], finding: Finding) -> str:
+        """Why a change does not do what a finding advises it for; empty if it does."""
+        words = in_words(change)
+        if words not in self._made:
+            made = with_change(self._kernel, change)
+            self._made[words] = (made, diagnose(made).findings) if made is not None else None
+        changed = self._made[words]
+        if changed is None:
+            return NOT_COMPILED
+        kernel, after = changed
+        if kernel.compiled.kernel.asm.get("cubin") == self._kernel.compiled.kernel.asm.get("cubin"):
+            return SAME_CODE
+        before = self._findings if kernel.grid == self._kernel.grid else self._without_launch
+        brought = next((one for one in after if _is_brought(one, before) and not _outweighs(finding, one)), None)
+        if brought is not None:
+            return f"then {brought.message} [{brought.id}]"
+        return REMAINS if any(_is_again(one, finding) for one in after) else ""
+
+    @cached_property
+    def _without_launch(self) -> Sequence[Finding]:
+        return diagnose(without_launch(self._kernel)).findings
+
+
+def _is_brought(one: Finding, before: Sequence[Finding]) -> bool:
+    """Whether a change of options brings a finding, or makes it more severe; what else is new was hidden before."""
+    return may_be_brought(one) and all(
+        LEVELS.index(other.severity) > LEVELS.index(one.severity) for other in before if other.id == one.id
+    )
+
+
+def _outweighs(finding: Finding, brought: Finding) -> bool:
+    """Whether its advice gives more than what it brings costs; of two that say no number, by their severity."""
+    if LEVELS.index(brought.severity) > LEVELS.index(finding.severity):
+        return True
+    return _gain(finding) > _gain(brought)
+
+
+def _is_again(one: Finding, finding: Finding) -> bool:
+    """Whether a finding of a changed kernel says what one said before, and costs as much."""
+    same = (one.id, one.source) == (finding.id, finding.source)
+    return same and one.severity == finding.severity and _gain(one) >= _gain(finding)
+
+
+def _gain(finding: Finding) -> float:
+    return finding.estimate.speedup if finding.estimate is not None else 1.0

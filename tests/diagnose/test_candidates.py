@@ -1,0 +1,122 @@
+"""Advice is compiled and diagnosed before it is given: what brings another fault, or nothing, is left out."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.console import WholeConsole
+from kperf.diagnose import candidates, command, inputs
+from kperf.diagnose.candidates import MOST_CHANGES, NOT_COMPILED, REMAINS, checked
+from kperf.diagnose.compilations import diagnose_all
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.finding import Diagnoses
+from kperf.trace.capture.trial import SAME_CODE, in_words
+
+pytestmark = pytest.mark.kernels
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def read(name):
+    kernel, *_ = inputs.read(str(KERNELS / name), (), SM_90A)
+    return kernel
+
+
+def of(diagnosis, rule):
+    return next(one for one in diagnosis.findings if one.id == rule)
+
+
+def left_out(finding):
+    return {one.change: one.why for one in finding.dropped}
+
+
+def test_a_tile_that_spills_registers_is_left_out(capfd):
+    kernel = read("drafts/mla_decode.py")
+    (diagnosis,) = diagnose_all([kernel])
+    finding = of(diagnosis, "wgmma-unused")
+    why = left_out(finding)["BLOCK_H=64"]
+    assert why.startswith("then 1072 bytes of a thread's registers are spilled")
+    assert why.endswith("[register-spills]")
+    console = WholeConsole(file=io.StringIO())
+    command.show(console, Diagnoses(kernels=[diagnosis]), command.Request())
+    assert f"left out BLOCK_H=64: {why}\n" in console.file.getvalue()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_does_not_compile_is_left_out_and_the_compiler_prints_nothing(capfd):
+    """80 registers a thread, as the launch has it, are too few for the tile."""
+    (diagnosis,) = diagnose_all([read("drafts/grouped_gemm_tma.py")])
+    assert left_out(of(diagnosis, "small-tile")) == {"BK=64": NOT_COMPILED}
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def one_stage():
+    """A GEMM without a pipeline, what is found in it, and its candidates: 3, 4, 2 and 5 stages."""
+    kernel = read("drafts/matmul_one_stage.py")
+    return kernel, diagnose(kernel)
+
+
+def test_advice_that_helps_stays_as_it_is_and_no_more_is_compiled(one_stage, monkeypatch):
+    compiled, make = [], candidates.with_change
+
+    def noted(kernel, change):
+        compiled.append(change)
+        return make(kernel, change)
+
+    monkeypatch.setattr(candidates, "with_change", noted)
+    kernel, diagnosis = one_stage
+    assert checked(kernel, diagnosis) == diagnosis
+    assert compiled == [{"num_stages": 3}]
+
+
+def test_the_advice_names_the_first_candidate_that_helps(one_stage, monkeypatch):
+    """Of three stages nothing is made, of four the same kernel: two rid it of the finding."""
+    kernel, diagnosis = one_stage
+    make = candidates.with_change
+
+    def change(kernel, change):
+        made = {3: lambda: None, 4: lambda: kernel}.get(change["num_stages"], lambda: make(kernel, change))
+        return made()
+
+    monkeypatch.setattr(candidates, "with_change", change)
+    found = checked(kernel, diagnosis).findings
+    loads = [one for one in found if one.id == "loads-not-pipelined"]
+    assert [one.advice for one in loads] == ["launch with num_stages=2"] * 2
+    assert [left_out(one) for one in loads] == [{"num_stages=3": NOT_COMPILED, "num_stages=4": SAME_CODE}] * 2
+    assert {one.severity for one in loads} == {"high"}
+
+
+def test_advice_of_options_alone_that_never_helps_is_a_hint(one_stage, monkeypatch):
+    """The loads stay as they are in every compilation, whose machine code differs."""
+    kernel, diagnosis = one_stage
+    other = replace(kernel, compiled=read("drafts/matmul_small.py").compiled)
+    monkeypatch.setattr(candidates, "with_change", lambda *_: other)
+    monkeypatch.setattr(candidates, "diagnose", lambda _: diagnosis)
+    loads = [one for one in checked(kernel, diagnosis).findings if one.id == "loads-not-pipelined"]
+    assert [set(left_out(one).values()) for one in loads] == [{REMAINS}] * 2
+    assert {one.severity for one in loads} == {"low"}
+
+
+def test_no_more_than_four_changes_of_a_kernel_are_compiled(one_stage, monkeypatch):
+    kernel, diagnosis = one_stage
+    loads = of(diagnosis, "loads-not-pipelined")
+    many = loads.model_copy(update={"candidates": [{"num_stages": number} for number in range(3, 12)]})
+    compiled = []
+    monkeypatch.setattr(candidates, "with_change", lambda _, change: compiled.append(in_words(change)))
+    found = checked(kernel, diagnosis.model_copy(update={"findings": [many, many]})).findings
+    assert compiled == ["num_stages=3", "num_stages=4", "num_stages=5", "num_stages=6"]
+    assert len(compiled) == MOST_CHANGES
+    assert [list(left_out(one)) for one in found] == [compiled] * 2
+    assert {one.severity for one in found} == {"high"}  # five more may help
+
+
+def test_what_was_hidden_behind_a_fault_does_not_speak_against_its_advice():
+    """With one warp a CTA the start of CTAs is what takes long: it did before."""
+    kernel = read("drafts/moe_router.py")
+    diagnosis = diagnose(kernel)
+    assert of(diagnosis, "idle-threads").candidates == [{"num_warps": 1}]
+    assert checked(kernel, diagnosis) == diagnosis
