@@ -277,7 +277,7 @@ def test_the_gain_of_a_llama_block_is_that_of_the_record():
     (ours, low, high), (fa3, fa3_low, fa3_high) = gains["improved_plus", False], gains["fa3", False]
     assert max(low, fa3_low) < min(high, fa3_high)
     assert said(f"on an H100 is {ours:.3f} times as fast with Improved+ as with torch's attention.")
-    with_fa3 = f"With FA3 the block's forward pass is {fa3:.3f} times as fast as with torch's attention"
+    with_fa3 = f"With FA3 the Llama block's forward pass is {fa3:.3f} times as fast as with torch's attention"
     assert said(f"{with_fa3}; the intervals of {ours:.3f} and {fa3:.3f} overlap.")
     both = {key: gains[key, True][0] for key in ("improved_plus", "fa3")}
     assert said(f"are {both['improved_plus']:.3f} times as fast with Improved+, and {both['fa3']:.3f} times with FA3.")
