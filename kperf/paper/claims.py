@@ -353,7 +353,8 @@ def _commands(claims: Mapping[str, Claim], of_gpus: Mapping[str, Sequence[Outcom
         needs = f"{first.minutes} min, {first.hardware}"
         rows.append([f"`{command}`", _span(list(of_command)), needs, ", ".join(outputs), *recorded])
     recorded_on = (f"measured on {gpu} (UTC day)" for gpu in of_gpus)
-    return md.table(["command", "claims", "run time, hardware", f"output in `{_FOLDER}`", *recorded_on], rows)
+    head = ["command", "claims", "run time on an H200, hardware", f"output in `{_FOLDER}`", *recorded_on]
+    return md.table(head, rows)
 
 
 def _span(numbers: Sequence[str]) -> str:

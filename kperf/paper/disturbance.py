@@ -37,7 +37,7 @@ GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
 _SMALL = 0.01
 """A launch that events shorten by less is called as long as the original's."""
-_RECORDED: dict[Way, str] = {"all": "all CTAs recorded", "sampled": "only some CTAs recorded"}
+_WITH_EVENTS: dict[Way, str] = {"all": "events in all CTAs", "sampled": "events in only some CTAs"}
 _LIMIT_S = 600
 
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
@@ -228,17 +228,18 @@ def markdown(folder: Path) -> str:
             _cost(ways.get("all")),
             _changes(ways.get("all")),
             _cost(ways.get("sampled")),
-            ", ".join(ways[way].confidence for way in get_args(Way) if way in ways),
+            *(ways[way].confidence if way in ways else "not measured" for way in get_args(Way)),
         )
         for (_, origin, kernel), ways in sorted(cells.items())
     ]
     head = (
         "kernel",
-        "time of the original launch, ms",
-        "change of a launch's time with all CTAs recorded",
-        "what recording all CTAs changes",
-        "change of a launch's time with only some CTAs recorded",
-        "confidence with all CTAs recorded, with only some CTAs recorded",
+        "time of a launch without events, ms",
+        "change of a launch's time by events in all CTAs",
+        "what events in all CTAs change",
+        "change of a launch's time by events in only some CTAs",
+        "confidence with events in all CTAs",
+        "confidence with events in only some CTAs",
     )
     others = [f"- {line}" for line in _with_all_alone(rows)]
     return "\n".join([*lines, *md.table(head, table), *(["", *others] if others else [])])
@@ -246,14 +247,14 @@ def markdown(folder: Path) -> str:
 
 def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
-        return "not recorded"
+        return "not measured"
     return "not possible" if row.why_all else f"{row.cost:+.1%}"
 
 
 def _changes(row: DisturbanceRow | None) -> str:
     """Why events cost a launch what they do, by what the compiler made of it; else only the time changes."""
     if row is None:
-        return "not recorded"
+        return "not measured"
     before, after = row.original, row.instrumented
     changes = []
     if before.occupancy != after.occupancy:
@@ -263,7 +264,7 @@ def _changes(row: DisturbanceRow | None) -> str:
         changes.append(f"a thread spills {after.spilled_bytes - before.spilled_bytes} bytes more")
     if not row.same_order:
         changes.append("the order of instructions")
-    return ", ".join(changes) or ("only the time" if row.cost > UNDISTURBED else "nothing")
+    return ", ".join(changes) or "nothing but the time"
 
 
 def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -277,9 +278,10 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     every, sampled = costs["all"], costs["sampled"]
     return [
-        f"Over the {len(kernels)} kernels of which kperf can record only some CTAs, events change the time of a "
-        f"launch by {statistics.fmean(every):.1%} on average and {max(every):.1%} at worst with all CTAs recorded, and "
-        f"by {statistics.fmean(sampled):.1%} on average and {max(sampled):.1%} at worst with only some CTAs recorded."
+        f"In the {len(kernels)} {agreeing(len(kernels), 'kernel', 'kernels')} of which kperf can let only some CTAs "
+        f"write events, the time of a launch changes by {statistics.fmean(every):.1%} on average and by "
+        f"{max(every):.1%} at worst with {_WITH_EVENTS['all']}, and by {statistics.fmean(sampled):.1%} on average and "
+        f"by {max(sampled):.1%} at worst with {_WITH_EVENTS['sampled']}."
     ]
 
 
@@ -297,10 +299,10 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By this table, --ctas auto would record only some CTAs of {count} of the {len(read)} kernels, and all CTAs "
-        f"of {len(read) - count}. With this choice, events change the time of a launch by {_mean(read):.1%} on "
-        "average, "
-        f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
+        f"By the measured times, --ctas auto would choose events in only some CTAs for {count} of {len(read)} kernels, "
+        f"and events in all CTAs for the other {len(read) - count}. With the events that --ctas auto would choose, the "
+        f"time of a launch changes by {_mean(read):.1%} on average over the {len(read)} kernels, by "
+        f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and by {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
 
@@ -322,12 +324,12 @@ def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     key = worst.origin, worst.kernel
     left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Way)}
-    means = (f"{_mean(found):.1%} on average with {_RECORDED[way]}" for way, found in left.items() if found)
+    means = (f"by {_mean(found):.1%} on average with {_WITH_EVENTS[way]}" for way, found in left.items() if found)
     before, after = worst.original, worst.instrumented
     return [
-        f"Without {worst.kernel}, events change the time of a launch by {' and by '.join(means)}. The instrumented "
-        f"{worst.kernel} has {after.registers} registers and spills {after.spilled_bytes} bytes; the original "
-        f"{worst.kernel} has {before.registers} registers and spills {before.spilled_bytes} bytes."
+        f"Without {worst.kernel}, the time of a launch changes {' and '.join(means)}. With events {worst.kernel} has "
+        f"{after.registers} registers and spills {after.spilled_bytes} bytes; without events {worst.kernel} has "
+        f"{before.registers} registers and spills {before.spilled_bytes} bytes."
     ]
 
 
@@ -343,16 +345,16 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
         lines.append(
-            f"Each change is the median time of {counts} launches with events, compared with the median time of as "
-            "many launches without events."
+            f"Each change of a launch's time compares the median time of {counts} launches with events to the median "
+            "time of as many launches without events."
         )
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"kperf recorded all CTAs of {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs. The "
-            "time of a launch with events, divided by the time without events, differs between the two runs of a "
-            f"kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
+            f"kperf measured {len(apart)} {agreeing(len(apart), 'kernel', 'kernels')} in two runs with events in all "
+            "CTAs. The time of a launch with events, divided by the time without events, differs between the two runs "
+            f"of a kernel by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 
@@ -360,14 +362,17 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
 def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that events make faster, with the registers that the compiler gave."""
     named = [
-        f"{one.kernel} ({one.cost:+.1%} with {_RECORDED[one.way]}, {one.instrumented.registers} registers instead "
+        f"{one.kernel} ({one.cost:+.1%} with {_WITH_EVENTS[one.way]}, {one.instrumented.registers} registers instead "
         f"of {one.original.registers})"
         for one in rows
         if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
     ]
     if not named:
         return []
-    return [f"Kernels that are faster with events, because events change what the compiler makes: {', '.join(named)}."]
+    return [
+        "Some kernels are faster with events, because the compiler gives a kernel with events other registers: "
+        f"{', '.join(named)}."
+    ]
 
 
 def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -379,12 +384,12 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "met" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "not met"
             middle = statistics.median(abs(one.cost) for one in these)
-            others = " (or all CTAs, where only some is not possible)" if way == "sampled" else ""
+            others = " (or in all CTAs, where only some CTAs are not possible)" if way == "sampled" else ""
             lines.append(
-                f"With {_RECORDED[way]}{others}, events change the time of a launch by {mean:.1%} on average over "
+                f"With {_WITH_EVENTS[way]}{others}, the time of a launch changes by {mean:.1%} on average over "
                 f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
-                f"({worst.kernel}). Our goals for this change, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst, "
-                f"are {met}."
+                f"({worst.kernel}). Our goals with {_WITH_EVENTS[way]}, {GOALS[0]:.0%} on average and {GOALS[1]:.0%} "
+                f"at worst, are {met}."
             )
     return [*lines, *_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
 
@@ -392,18 +397,18 @@ def sentences(rows: Sequence[DisturbanceRow]) -> list[str]:
 def _with_all_alone(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that are recorded with events in all CTAs or not at all, and why."""
     alone = [one for one in rows if one.why_all]
-    return [f"kperf could not record only some CTAs of {one.kernel}, because {_why(one)}." for one in alone]
+    return [f"Events in only some CTAs of {one.kernel} are not possible, because {_why(one)}." for one in alone]
 
 
 def _why(row: DisturbanceRow) -> str:
     """Why all CTAs are recorded, for a reader who has not seen a kernel that holds both codes."""
     words = row.why_all.replace(
         "beside the instrumented code its own code",
-        "the original code changes if it is compiled together with the instrumented code: it",
+        "the code without events changes when kperf compiles it together with the code with events: it then",
     )
     words = re.sub(r", and ((?:at )?\d+) alone$", r", and \1 if compiled alone", words)
     return re.sub(
         r"^of its (\d+) CTAs a sample has (\d+), and (\d+) are needed$",
-        r"kperf would record \2 of its \1 CTAs, and needs at least \3",
+        r"\2 of its \1 CTAs would write events, and kperf needs at least \3 CTAs with events",
         words,
     )

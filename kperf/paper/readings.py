@@ -108,9 +108,9 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
     head = (
         f"example on {gpu}",
         f"findings with Triton {first}",
-        "other findings with another Triton",
-        f"ms of a launch without events, with Triton {'; '.join(versions)}",
-        f"cycles with events, with Triton {'; '.join(versions)}",
+        "findings with newer Triton",
+        "ms of a launch without events (Triton)",
+        "cycles with events (Triton)",
     )
     rows = [
         _row(kernel, {version: readings.get(Place(gpu, kernel, version)) for version in versions})
@@ -122,10 +122,10 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
         count = sum(place.triton == version for place in compared)
         names = sorted(place.kernel for place in apart if place.triton == version)
         sentence = (
-            f"On {gpu}, Triton {version} gives the same view and findings as Triton {first} for "
+            f"On {gpu}, kperf reports the same with Triton {version} as with Triton {first} for "
             f"{count - len(names)} of {count} {agreeing(count, 'example', 'examples')}"
         )
-        lines += ["", f"{sentence}; they differ for {', '.join(names)}." if names else f"{sentence}."]
+        lines += ["", f"{sentence}, but not for {', '.join(names)}." if names else f"{sentence}."]
     return lines
 
 
@@ -138,21 +138,22 @@ def _row(kernel: str, by_version: Mapping[str, Reading | None]) -> list[str]:
         for version in others
         if (one := by_version[version]) is not None and (base is None or not one.agrees(base))
     ]
-    units = dict.fromkeys(one.unit for one in by_version.values() if one is not None)
-    times = ["not run" if one is None else f"{one.launch_ms:.3f}" for one in by_version.values()]
-    cycles = ["not run" if one is None else f"{one.cycles:.0f}" for one in by_version.values()]
+    ran = [(version, one) for version, one in by_version.items() if one is not None]
+    units = dict.fromkeys(one.unit for _, one in ran)
+    times = [f"{one.launch_ms:.3f} ({version})" for version, one in ran]
+    cycles = [f"{one.cycles:.0f} ({version})" for version, one in ran]
     return [
         kernel,
         "not run" if base is None else _conclusions(base),
-        "; ".join(apart) or "none",
-        "; ".join(times),
-        f"{' or '.join(units)}: {'; '.join(cycles)}",
+        "; ".join(apart) or "the same",
+        ", ".join(times),
+        f"{' or '.join(units)}: {', '.join(cycles)}",
     ]
 
 
 def _conclusions(one: Reading, base: Reading | None = None) -> str:
     """Findings, whether the MMAs bound an iteration, and the view where that of `base` is another."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
-    bound = ", no longer than its MMAs" if one.at_bound else ""
+    bound = "; MMAs fill the iteration" if one.at_bound else ""
     view = f", view {one.view} instead of {base.view}" if base is not None and one.view != base.view else ""
     return f"{found}{bound}{view}"

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kperf.arch import KNOWN, Arch
 from kperf.compat.triton import VERSION
-from kperf.console import complain, of_standard_output
+from kperf.console import agreeing, complain, of_standard_output
 from kperf.errors import MeasurementError, UsageError, root_cause
 from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
@@ -206,7 +206,7 @@ def tables(rows: Sequence[Row]) -> str:
         *md.table(["target", *(f"Triton {version}" for version in versions)], of_targets),
         "",
         *md.table(
-            ("kernels", "Triton versions and targets for which they do not compile", "the compiler's message"),
+            ("kernels", "Triton versions and targets for which the kernels do not compile", "the compiler's message"),
             _refusals(rows, versions),
         ),
     ]
@@ -234,10 +234,11 @@ def _cell(rows: Sequence[Row]) -> str:
     ran = {row.kernel for row in rows if row.stage == "run"}
     compiled = {row.kernel for row in rows if row.ok and row.stage == "machine code"}
     if not ran:
-        return f"{len(compiled)} of {len(tried)} compile"
+        return f"{len(compiled)} of {len(tried)} kernels compile"
+    traced = f"{len(ran)} {agreeing(len(ran), 'kernel', 'kernels')} ran"
     if not compiled - ran:
-        return f"{len(ran)} ran"
-    return f"{len(ran)} ran; of {len(tried - ran)} that did not run, {len(compiled - ran)} compile"
+        return traced
+    return f"{traced}; {len(compiled - ran)} of {len(tried - ran)} other kernels compile"
 
 
 def main(words: Sequence[str]) -> None:

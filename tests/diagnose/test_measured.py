@@ -106,7 +106,9 @@ def test_loads_at_the_bound_of_the_mmas_cost_nothing():
 def test_the_page_of_exposed_loads_says_from_which_shares_it_speaks():
     page = " ".join((FOLDER / "exposed-loads.md").read_text().split())
     assert f"wait for loads in at least {100 * EXPOSED_SHARE:.0f} % of an iteration." in page
-    assert f"The severity is high if the wait takes at least {100 * SEVERE_WAIT:.0f} % of an iteration" in page
+    assert (
+        f"The severity is high if the warp groups wait for at least {100 * SEVERE_WAIT:.0f} % of an iteration" in page
+    )
 
 
 def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():

@@ -350,7 +350,7 @@ def test_a_page_says_which_claims_a_command_measures_and_when_it_was_recorded(tm
     with_fig11_alone(tmp_path / "a100")
     _, _, table = markdown(tmp_path, "paper").partition("\n\n")
     assert table.splitlines() == [
-        "| command | claims | run time, hardware | output in `results/<gpu>` | measured on A100 (UTC day) "
+        "| command | claims | run time on an H200, hardware | output in `results/<gpu>` | measured on A100 (UTC day) "
         "| measured on H200 (UTC day) |",
         "|---|---|---|---|---|---|",
         "| `make fig12` | C1, C2 | 5 min, 1 GPU | `fig12.jsonl` | not recorded | 2026-11-24 |",

@@ -108,25 +108,26 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
     ]
     assert [row.cost for row in rows] == pytest.approx([0.2, -0.05, 0.03, 0.0, 0.03, 0.0])
     assert disturbance.sentences(rows) == [
-        "By this table, --ctas auto would record only some CTAs of 2 of the 3 kernels, and all CTAs of 1. With this "
-        "choice, events change the time of a launch by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
-        "With all CTAs recorded, events change the time of a launch by 9.3% on average over 3 kernels, 5.0% in the "
-        "median and 20.0% at worst (norm). Our goals for this change, 5% on average and 15% at worst, are not met.",
-        "With only some CTAs recorded (or all CTAs, where only some is not possible), events change the time of a "
-        "launch by 1.0% on average over 3 kernels, 0.0% in the median and 3.0% at worst (norm). Our goals for "
-        "this change, 5% on average and 15% at worst, are met.",
-        "Without norm, events change the time of a launch by 4.0% on average with all CTAs recorded and by 0.0% on "
-        "average with only some CTAs recorded. The instrumented norm has 32 registers and spills 0 bytes; the original "
-        "norm has 40 registers and spills 0 bytes.",
-        "Over the 2 kernels of which kperf can record only some CTAs, events change the time of a launch by 11.5% on "
-        "average and 20.0% at worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with only some "
-        "CTAs recorded.",
-        "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
-        "without events.",
-        "kperf recorded all CTAs of 1 kernel in two runs. The time of a launch with events, divided by the time "
-        "without events, differs between the two runs of a kernel by 5.3% in the median and 5.3% at most.",
-        "Kernels that are faster with events, because events change what the compiler makes: gemm (-5.0% with all CTAs "
-        "recorded, 32 registers instead of 40).",
+        "By the measured times, --ctas auto would choose events in only some CTAs for 2 of 3 kernels, and events in "
+        "all CTAs for the other 1. With the events that --ctas auto would choose, the time of a launch changes by 2.7% "
+        "on average over the 3 kernels, by 3.0% in the median and by 5.0% at worst (gemm).",
+        "With events in all CTAs, the time of a launch changes by 9.3% on average over 3 kernels, 5.0% in the median "
+        "and 20.0% at worst (norm). Our goals with events in all CTAs, 5% on average and 15% at worst, are not met.",
+        "With events in only some CTAs (or in all CTAs, where only some CTAs are not possible), the time of a launch "
+        "changes by 1.0% on average over 3 kernels, 0.0% in the median and 3.0% at worst (norm). Our goals with "
+        "events in only some CTAs, 5% on average and 15% at worst, are met.",
+        "Without norm, the time of a launch changes by 4.0% on average with events in all CTAs and by 0.0% on average "
+        "with events in only some CTAs. With events norm has 32 registers and spills 0 bytes; without events norm has "
+        "40 registers and spills 0 bytes.",
+        "In the 2 kernels of which kperf can let only some CTAs write events, the time of a launch changes by 11.5% on "
+        "average and by 20.0% at worst with events in all CTAs, and by 1.5% on average and by 3.0% at worst with "
+        "events in only some CTAs.",
+        "Each change of a launch's time compares the median time of 3 launches with events to the median time of as "
+        "many launches without events.",
+        "kperf measured 1 kernel in two runs with events in all CTAs. The time of a launch with events, divided by the "
+        "time without events, differs between the two runs of a kernel by 5.3% in the median and 5.3% at most.",
+        "Some kernels are faster with events, because the compiler gives a kernel with events other registers: gemm "
+        "(-5.0% with events in all CTAs, 32 registers instead of 40).",
     ]
     console.print(disturbance.table(rows, "measured"))
     line = next(line for line in console.export_text().splitlines() if "60 of 1024" in line)
@@ -152,19 +153,19 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
     changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
     sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
     (line,) = [line for line in disturbance.sentences([made(**changed), made(**sample)]) if "--ctas auto" in line]
-    assert f"would record only some CTAs of {reads} of the 1 kernels" in line
-    assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
+    assert f"would choose events in only some CTAs for {reads} of 1 kernels" in line
+    assert f"and by {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 
 def test_kernels_of_one_name_from_two_scripts_are_two(console):
     rows = [made(origin="liger"), made(origin="unsloth", instrumented_ms=1.7, ratio=0.85)]
     assert disturbance.sentences(rows) == [
-        "With all CTAs recorded, events change the time of a launch by 17.5% on average over 2 kernels, 17.5% in the "
-        "median and 20.0% at worst (norm). Our goals for this change, 5% on average and 15% at worst, are not met.",
-        "Each change is the median time of 3 launches with events, compared with the median time of as many launches "
-        "without events.",
-        "Kernels that are faster with events, because events change what the compiler makes: norm (-15.0% with all "
-        "CTAs recorded, 32 registers instead of 40).",
+        "With events in all CTAs, the time of a launch changes by 17.5% on average over 2 kernels, 17.5% in the median "
+        "and 20.0% at worst (norm). Our goals with events in all CTAs, 5% on average and 15% at worst, are not met.",
+        "Each change of a launch's time compares the median time of 3 launches with events to the median time of as "
+        "many launches without events.",
+        "Some kernels are faster with events, because the compiler gives a kernel with events other registers: norm "
+        "(-15.0% with events in all CTAs, 32 registers instead of 40).",
     ]
 
 
@@ -176,20 +177,21 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
         made(origin="liger", kernel="rope", way="sampled", why_all="its CTAs come in clusters", confidence="low"),
     ]
     kept(RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS), rows)
-    table, _, others = disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|\n")[1].partition("\n\n")
+    table, _, others = (
+        disturbance.markdown(tmp_path / "h200").split("|---|---|---|---|---|---|---|\n")[1].partition("\n\n")
+    )
     changed = "8 CTAs fit on an SM instead of 6, the order of instructions"
     assert table.splitlines() == [
-        f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high, medium |",
-        f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not possible | low, low |",
+        f"| `gemm` | 2.0000 | -5.0% | {changed} | +1.0% | high | medium |",
+        f"| `rope` (liger) | 2.0000 | +20.0% | {changed} | not possible | low | low |",
     ]
-    assert others == "- kperf could not record only some CTAs of rope, because its CTAs come in clusters."
+    assert others == "- Events in only some CTAs of rope are not possible, because its CTAs come in clusters."
 
 
 @pytest.mark.parametrize(
     ("occupancy", "spilled", "same_order", "ratio", "changes"),
     [
-        (6, 16, True, 1.051, "only the time"),  # 16 bytes are the events' counter
-        (6, 16, True, 1.049, "nothing"),
+        (6, 16, True, 1.051, "nothing but the time"),  # 16 bytes are the events' counter
         (5, 17, True, 1.2, "5 CTAs fit on an SM instead of 6, a thread spills 17 bytes more"),
         (6, 0, False, 0.9, "the order of instructions"),
     ],
@@ -197,7 +199,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
 def test_what_events_change_is_said_of_each_kernel(occupancy, spilled, same_order, ratio, changes):
     resources = {"registers": 40, "spilled_bytes": spilled, "shared_bytes": 0, "occupancy": occupancy}
     assert disturbance._changes(made(instrumented=resources, same_order=same_order, ratio=ratio)) == changes
-    assert disturbance._changes(None) == "not recorded"
+    assert disturbance._changes(None) == "not measured"
 
 
 def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path):

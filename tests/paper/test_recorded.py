@@ -126,9 +126,7 @@ def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_
             assert any(said(f"{speeds} {words}on an {gpu}") for words in faster)
         slow += [(row.causal, row.kind, at) for row in rows for at, ratio in enumerate(row.ratios) if ratio < 1]
     assert slow == [(False, "jump200_rows", 0)] * 3
-    assert said(
-        "Each of the three points at which Improved+ is slower than FA3 is `jump200_rows` at seq_len 512 without a mask"
-    )
+    assert said("Improved+ is slower than FA3 only on inputs of the kind `jump200_rows`, at seq_len 512 without a mask")
 
 
 def timeline(name, gpu="h200"):
@@ -183,9 +181,9 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     both = pairs(p for p in H100.points() if cards[p.environment].startswith("fd8e4ebc"))
     again = compare(list(both.values()))
     held, of = again.held, len(again.ratios)
-    assert said(f"| ratios to FA3 | {held} of {of} ({100 * held / of:.1f} %) |")
+    assert said(f"| ratios of other implementations to FA3 | {held} of {of} ({100 * held / of:.1f} %) |")
     held, of = again.times_held, again.times
-    assert said(f"| times | {held} of {of} ({100 * held / of:.1f} %) |")
+    assert said(f"| times of all implementations | {held} of {of} ({100 * held / of:.1f} %) |")
     assert {workload.causal for _, workload in both} == {False}
     current = override.find("improved_plus", Specialization()).sha256
     assert {run["improved_plus"].override_sha256 for runs in both.values() for run in runs} == {current}
@@ -219,8 +217,9 @@ def test_the_pages_say_how_many_rounds_a_record_has():
     (longer,) = {of_figure(H100, mode) for mode in MODES[2:5]}
     kinds = {fewest(Store(store.folder, "fig12_inputs").points()) for store in (STORE, H100)}
     assert said(
-        f"{usual} rounds for Fig. 12 (without a mask and causal) and for `make inputs`, and on H200s {others} rounds "
-        f"for head_dim 64 and for float16 without a mask (on H100s {longer})"
+        f"Our recorded runs of Fig. 12 (without a mask and causal) and of `make inputs` have {usual} rounds. Our "
+        f"recorded runs for head_dim 64, and for float16 without a mask, have {others} rounds on H200s and {longer} on "
+        "H100s."
     )
     assert kinds == {of_figure(H100, MODES[5])} == {usual}
 
@@ -232,15 +231,15 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     alone = [one.seconds for one in sweeps if spread.same_work(one) and cards[one.gpus[0].environment] == "e3f95cb6"]
     assert len(spread.gpus) == 2
     assert said(
-        f"On two H200s of one host, the {len(spread.places)} causal shapes of Fig. 12 took {spread.seconds:.0f} s, "
-        f"after {spread.start_s:.0f} s to start. One H200 alone took {min(alone):.0f} and {max(alone):.0f} s "
-        "(two runs)."
+        f"Two H200s of one host measured the {len(spread.places)} causal shapes of Fig. 12 in {spread.seconds:.0f} s, "
+        f"after {spread.start_s:.0f} s to start. One H200 alone measured the {len(spread.places)} causal shapes in "
+        f"{min(alone):.0f} s and, in a second run, in {max(alone):.0f} s."
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
     assert (found.times_held, found.ratios_held) == (found.times, found.ratios)
     assert said(
-        f"each of the {found.times} times and each of the {found.ratios} ratios to FA3 lies in the other GPU's 95 % "
+        f"each of the {found.times} times and each of the {found.ratios} ratios to FA3 lies in the other H200's 95 % "
         "interval"
     )
 
@@ -330,10 +329,10 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
     assert said(f"least and greatest of four sets of sequences | H100 | {full} | {causal} |")
     at_equal = [row for row in rows if row.implementation == varlen.OURS and row.equal]
     slower = [interleaved.speedup(varlen.counterpart(row, rows, varlen.DENSE, equal=True), row)[0] for row in at_equal]
-    assert said(f"takes between {min(slower):.2f} and {max(slower):.2f} times as long as `attention`")
+    assert said(f"takes {min(slower):.2f} to {max(slower):.2f} times as long as the torch operator `attention`")
     short = varlen.CASES["short"]
     in_tiles = sum((-(-length // 128) * 128) ** 2 for length in short) / sum(length**2 for length in short)
-    assert said(f"On the set *short* the kernel computes {in_tiles:.2f} times the FLOPs of the sequences themselves")
+    assert said(f"and so computes {in_tiles:.2f} times the FLOPs of the short sequences")
 
 
 def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
@@ -350,7 +349,7 @@ def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
             agreements.append("none" if witness is None else witness.agreement)
     counts = Counter(agreements)
     assert said(
-        f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md). Samples agree "
+        f"On an H200, findings name the fault of {len(agreements)} kernels of the [proof set](proof.md): samples agree "
         f"with {counts['agrees']} of these {len(agreements)} findings, disagree with {counts['disagrees']}, and "
         f"neither agree nor disagree with {counts['none']}"
     )
@@ -381,17 +380,22 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     off = [statistics.median(row.off) for row in newest]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
-        f"In {len(within)} of the {len(off)} cases the TFLOPS through tritonbench and those of the direct call differ "
+        f"In {len(within)} of the {len(off)} cases, the TFLOPS through run.py and the TFLOPS of the direct call differ "
         "by at most 3 %."
     )
     at_8192 = [(row.implementation, row.timer, one) for row, one in zip(newest, off, strict=True)][:4]
     (beyond,) = (case for case in at_8192 if abs(case[2]) > tritonbench.GOAL)
     assert beyond[:2] == ("improved_plus", "do_bench")
-    assert said(f"it reaches {-beyond[2]:.1%}"[:-1] + " % fewer TFLOPS through tritonbench")
-    assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
+    assert said(
+        f"At 8 x 8192 with `do_bench`, Improved+ reaches {-beyond[2]:.1%}"[:-1] + " % fewer TFLOPS through run.py"
+    )
+    assert said(
+        f"At 8 x 512 with `do_bench`, Improved+ reaches {-min(off):.1%}"[:-1] + " % fewer TFLOPS through run.py"
+    )
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]
     assert newest[-1].workload.seq_len == 512
-    assert said(f"In a CUDA graph (`--cudagraph`) the difference is only {abs(graphs[-1]):.1%}"[:-1])
+    graph = f"{-graphs[-1]:.1%}"[:-1]
+    assert said(f"With `--cudagraph`, at 8 x 512, Improved+ reaches only {graph} % fewer TFLOPS through run.py")
 
 
 def test_no_record_names_a_file_by_a_folder_of_the_machine_it_was_made_on():

@@ -85,9 +85,9 @@ def test_the_tables_say_run_only_for_what_ran():
     ]
     lines = tables(rows).splitlines()
     assert lines[0] == "| target | Triton 3.6.0 | Triton 3.10.0 |"
-    assert "| sm_90a | 1 ran; of 1 that did not run, 1 compile | not tried |" in lines
-    assert "| sm_100a | 1 of 2 compile | not tried |" in lines
-    assert "| sm_80 | not tried | 0 of 1 compile |" in lines
+    assert "| sm_90a | 1 kernel ran; 1 of 1 other kernels compile | not tried |" in lines
+    assert "| sm_100a | 1 of 2 kernels compile | not tried |" in lines
+    assert "| sm_80 | not tried | 0 of 1 kernels compile |" in lines
     assert r"| add | 3.6.0: sm_100a | no \| way |" in lines
     assert not any("8 events" in line for line in lines)
 
@@ -231,25 +231,24 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
     ]
     lines = tables(rows).splitlines()
     start = lines.index(
-        "| example on NVIDIA H200 | findings with Triton 3.6.0 | other findings with another Triton "
-        "| ms of a launch without events, with Triton 3.6.0; 3.7.1; 3.10.0 "
-        "| cycles with events, with Triton 3.6.0; 3.7.1; 3.10.0 |"
+        "| example on NVIDIA H200 | findings with Triton 3.6.0 | findings with newer Triton "
+        "| ms of a launch without events (Triton) | cycles with events (Triton) |"
     )
     high = "exposed-loads (high)"
+    both = "2.000 (3.6.0), 2.000 (3.10.0) | iteration: 1237 (3.6.0), 1237 (3.10.0)"
+    others = "2.000 (3.6.0), 2.000 (3.7.1) | iteration: 1237 (3.6.0), 1237 (3.7.1)"
     assert lines[start + 2 :] == [
-        f"| gemm | {high} | none | 2.000; not run; 3.000 | iteration: 1237; not run; 2000 |",
-        "| tma | no finding, no longer than its MMAs | 3.10.0: no finding | 2.000; not run; 2.000 "
-        "| iteration: 1237; not run; 1237 |",
-        f"| norm | {high} | 3.10.0: exposed-loads (medium) | 2.000; not run; 2.000 | iteration: 1237; not run; 1237 |",
-        f"| add | {high} | none | 2.000; 2.000; not run | iteration: 1237; 1237; not run |",
-        f"| sum | {high} | 3.7.1: {high}, view memory instead of pipeline | 2.000; 2.000; not run "
-        "| iteration: 1237; 1237; not run |",
+        f"| gemm | {high} | the same | 2.000 (3.6.0), 3.000 (3.10.0) | iteration: 1237 (3.6.0), 2000 (3.10.0) |",
+        f"| tma | no finding; MMAs fill the iteration | 3.10.0: no finding | {both} |",
+        f"| norm | {high} | 3.10.0: exposed-loads (medium) | {both} |",
+        f"| add | {high} | the same | {others} |",
+        f"| sum | {high} | 3.7.1: {high}, view memory instead of pipeline | {others} |",
         "",
-        "On NVIDIA H200, Triton 3.7.1 gives the same view and findings as Triton 3.6.0 for 1 of 2 examples; they "
-        "differ for sum.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.7.1 as with Triton 3.6.0 for 1 of 2 examples, but "
+        "not for sum.",
         "",
-        "On NVIDIA H200, Triton 3.10.0 gives the same view and findings as Triton 3.6.0 for 1 of 3 examples; they "
-        "differ for norm, tma.",
+        "On NVIDIA H200, kperf reports the same with Triton 3.10.0 as with Triton 3.6.0 for 1 of 3 examples, but "
+        "not for norm, tma.",
     ]
     assert "H100" not in tables(rows)
 

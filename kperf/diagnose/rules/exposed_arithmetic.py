@@ -18,12 +18,12 @@ _ONE_CONSUMER = (
 )
 _ALIKE = (
     "let an SM hold two CTAs (fewer warps, a smaller tile or fewer stages), so that one CTA's arithmetic runs while "
-    "the other's MMAs run; or let warp groups take turns, which Gluon can say"
+    "the other's MMAs run; or, in Gluon, let warp groups take turns"
 )
 """Of warps that all run the same code: Triton issues their MMAs and arithmetic one after another."""
 _IN_GLUON = (
     "issue the next iteration's MMA before this iteration's arithmetic, or let two consumers (warp groups that issue "
-    "MMAs) take turns: Gluon can say both, Triton neither"
+    "MMAs) take turns: you can write both changes in Gluon, but not in Triton"
 )
 """Of such warps where an SM has two CTAs already."""
 

@@ -293,8 +293,8 @@ def findings(t: Timeline) -> list[Finding]:
         name = "wgmma-serialised"
         advice = "find why the assembler waits after each wgmma (ptxas warns C75xx): an accumulator may be read "
         advice += "in between"
-        message += f": the original's machine code waits for wgmma at {waits[0]} places, this one's at {waits[1]}, so "
-        message += "the original's wgmma are serialised"
+        message += ", because ptxas serialises the original's wgmma: the original's machine code waits for wgmma at "
+        message += f"{waits[0]} places, and the machine code with events at {waits[1]}"
         evidence |= {"waits_original": float(waits[0]), "waits_instrumented": float(waits[1])}
     else:
         name, advice = "faster-in-another-order", "try what leads the assembler to that order, as other stages or tiles"

@@ -424,7 +424,7 @@ def test_an_instrumented_kernel_that_is_faster_is_the_first_thing_said_of_the_or
     assert finding.evidence == {"speedup": pytest.approx(1 / 0.95), "waits_original": 4, "waits_instrumented": 2}
     assert finding.estimate.speedup == pytest.approx(1 / 0.95)
     assert "5.0% faster than the original" in verdict(t)[0]
-    assert "waits for wgmma at 4 places, this one's at 2" in verdict(t)[0]
+    assert "waits for wgmma at 4 places, and the machine code with events at 2" in verdict(t)[0]
     assert [faster(r, SERIAL, BATCHED).findings[0].severity for r in (0.9, 0.6)] == ["medium", "high"]
     assert faster(0.95, BATCHED, SERIAL).findings[0].id == "faster-in-another-order"
     assert faster(0.95, SERIAL, SERIAL).findings[0].id == "faster-in-another-step"

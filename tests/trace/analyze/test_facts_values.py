@@ -351,7 +351,7 @@ def test_waits_that_the_assembler_adds_are_told_from_another_order(waits, name):
     assert (one.id, one.confidence) == (name, "high")
     if name == "wgmma-serialised":
         assert (one.evidence["waits_original"], one.evidence["waits_instrumented"]) == waits
-        assert f"at {waits[0]} places, this one's at {waits[1]}" in one.message
+        assert f"at {waits[0]} places, and the machine code with events at {waits[1]}" in one.message
 
 
 def test_a_launch_of_sampled_ctas_says_nothing_of_another_order():
