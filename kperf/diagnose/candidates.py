@@ -16,6 +16,7 @@ MOST_CHANGES = 4
 """Of a kernel that are compiled, those of the worst findings first: each takes as long as the kernel itself."""
 NOT_COMPILED = "it does not compile"
 REMAINS = "the same is then found again"
+NONE_HELPS = "no launch option that kperf compiled changes this"
 
 
 def checked(kernel: Kernel, diagnosis: Diagnosis) -> Diagnosis:
@@ -54,8 +55,8 @@ class _Changes:
                 return finding.model_copy(update={"advice": advice, "dropped": dropped})
             dropped.append(Dropped(change=words, why=why))
         helpless = has_only_options(finding) and 0 < len(finding.candidates) == len(dropped)
-        severity = LEVELS[-1] if helpless else finding.severity
-        return finding.model_copy(update={"dropped": dropped, "severity": severity})
+        hint = {"severity": LEVELS[-1], "advice": NONE_HELPS, "estimate": None} if helpless else {}
+        return finding.model_copy(update={"dropped": dropped, **hint})
 
     def _why_not(self, change: Mapping[str, int], finding: Finding) -> str:
         """Why a change does not do what a finding advises it for; empty if it does."""

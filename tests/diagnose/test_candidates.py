@@ -9,7 +9,7 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.console import WholeConsole
 from kperf.diagnose import candidates, command, inputs
-from kperf.diagnose.candidates import MOST_CHANGES, NOT_COMPILED, REMAINS, checked
+from kperf.diagnose.candidates import MOST_CHANGES, NONE_HELPS, NOT_COMPILED, REMAINS, checked
 from kperf.diagnose.compilations import diagnose_all
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import Diagnoses
@@ -98,7 +98,7 @@ def test_advice_of_options_alone_that_never_helps_is_a_hint(one_stage, monkeypat
     monkeypatch.setattr(candidates, "diagnose", lambda _: diagnosis)
     loads = [one for one in checked(kernel, diagnosis).findings if one.id == "loads-not-pipelined"]
     assert [set(left_out(one).values()) for one in loads] == [{REMAINS}] * 2
-    assert {one.severity for one in loads} == {"low"}
+    assert {(one.severity, one.advice, one.estimate) for one in loads} == {("low", NONE_HELPS, None)}
 
 
 def test_no_more_than_four_changes_of_a_kernel_are_compiled(one_stage, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.analyses import shared_tiles
 from kperf.diagnose.rules import dot_by_hand
 
 pytestmark = pytest.mark.kernels
@@ -93,3 +94,32 @@ def test_the_gain_is_of_tiles_from_l2_beside_what_memory_gives_once(tmp_path):
     later = (tile / 16 + vector / 64 + 64 * 4) / SM_90A.memory_bytes_per_cycle
     assert finding.estimate.speedup == pytest.approx((now * of_sm + launch) / (later * of_sm + launch), rel=0.01)
     assert finding.advice.endswith("split the loop over more CTAs: 64 are left")
+
+
+SORT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def largest(x_ptr, y_ptr, n, N: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, N)
+    best = tl.load(x_ptr + row * n + at)
+    odd = tl.arange(0, 2)[None, :, None]
+    for start in range(N, n, N):
+        pairs = tl.reshape(best + tl.load(x_ptr + row * n + start + at), (N // 2, 2, 1))
+        left = tl.sum(pairs * (1 - odd), 1)[:, None, :]
+        right = tl.sum(pairs * odd, 1)[:, None, :]
+        best = tl.reshape(tl.where(left > right, pairs, left + 0 * pairs), (N,))
+    tl.store(y_ptr + row * N + at, best)
+
+x, y = torch.zeros(4096, 1024, device="cuda"), torch.zeros(4096, 64, device="cuda")
+largest[(4096,)](x, y, 1024, 64)
+"""
+
+
+def test_steps_of_a_sort_are_no_products_and_cost_no_time(tmp_path, monkeypatch):
+    """Each adds up two numbers, one of them times 0; a network of 4096 elements has hundreds of such steps."""
+    path = tmp_path / "kernel.py"
+    path.write_text(SORT)
+    (kernel,) = inputs.read(str(path), (), SM_90A)
+    monkeypatch.setattr(shared_tiles, "numbers_of_ctas", lambda *_: pytest.fail("it asks what CTAs share"))
+    assert list(dot_by_hand.check(kernel)) == []

@@ -10,7 +10,7 @@ import numpy as np
 from kperf.arch import H200
 from kperf.diagnose.analyses.cta_order import origins_of
 from kperf.diagnose.analyses.different_rows import different
-from kperf.diagnose.analyses.factors import axes_of, products_of, sums
+from kperf.diagnose.analyses.factors import CASTS, axes_of, products_of, sums
 from kperf.diagnose.analyses.loops import largest_bytes
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, mma_cycles
 from kperf.diagnose.analyses.same_values import TILE_LOADS, numbers_of_ctas
@@ -187,6 +187,8 @@ def vector_products(kernel: Kernel) -> VectorProducts | None:
 
 def _found(kernel: Kernel, origins: Origins) -> Iterator[VectorProduct]:
     for reduction, axis, shape in sums(kernel):
+        if _depth(kernel, reduction, shape[axis]) < LEAST_TILE:
+            continue
         for product, between in products_of(kernel, reduction):
             for place in (0, 1) if tensor_types(product.rest)[0].element != "f64" else ():
                 times = _times(kernel, origins, product, place, axis, shape)
@@ -216,8 +218,18 @@ def _times(kernel: Kernel, origins: Origins, product: Operation, place: int, axi
         len(different(columns, count)[0]) for columns in ([of_tile], [of_vector], [of_tile, of_vector])
     )
     length = math.prod(shape[at] for at in own - other) * pairs / vectors
-    depth = shape[axis] * math.prod(kernel.iterations(one) or IN_LOOP for one in around[:1])
-    return pairs / tiles if length >= LEAST_TILE and depth >= LEAST_TILE else 0.0
+    return pairs / tiles if length >= LEAST_TILE else 0.0
+
+
+def _depth(kernel: Kernel, reduction: Operation, length: int) -> int:
+    """Products in a sum, with those of all iterations that are added up; a step of a sorting network adds up two."""
+    todo = [reduction]
+    while todo:
+        for op, _ in kernel.readers.get(todo.pop().line, ()):
+            if op.name == "arith.addf":
+                return length * math.prod(kernel.iterations(one) or IN_LOOP for one in loops_around(reduction)[:1])
+            todo += [op] if op.name in (*CASTS, "tt.expand_dims", "tt.reshape") else []
+    return length
 
 
 def _sources(kernel: Kernel, op: Operation, place: int | None = None) -> list[Operation]:
