@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from kperf.diagnose.analyses.recompiled import with_change, without_launch
-from kperf.diagnose.engine import diagnose, ranked
+from kperf.diagnose.engine import EXPLAINS, diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.results import naming
+from kperf.diagnose.reading.options import OPTIONS
+from kperf.diagnose.results import names, naming, without
 from kperf.diagnose.rule import has_only_options, may_be_brought
 from kperf.trace.analyze.finding import LEVELS, Dropped, Finding
 from kperf.trace.capture.trial import SAME_CODE, in_words
@@ -16,15 +17,16 @@ MOST_CHANGES = 4
 """Of a kernel that are compiled, those of the worst findings first: each takes as long as the kernel itself."""
 NOT_COMPILED = "it does not compile"
 REMAINS = "the same is then found again"
-NONE_HELPS = "no launch option that kperf compiled changes this"
+NONE_HELPS = "no {} that kperf compiled changes this"
+IN_LIST = "the autotuner has it in its list"
 
 
 def checked(kernel: Kernel, diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis without what its own rules speak against.
 
     Of each finding candidates are compiled, in their order, up to the first that rids the kernel of it, which the
-    advice names then; `dropped` has those before it. A finding that advises options alone, of which none helps, is a
-    hint.
+    advice names then; `dropped` has those before it, which the advice no longer names. A finding that advises options
+    alone, of which none helps, is a hint.
     """
     changes = _Changes(kernel, diagnosis.findings)
     findings = [changes.checked(finding) for finding in diagnosis.findings]
@@ -52,15 +54,17 @@ class _Changes:
             if not why:
                 likeliest = in_words(finding.candidates[0])
                 advice = naming(finding.advice, likeliest, words) if dropped else finding.advice
-                return finding.model_copy(update={"advice": advice, "dropped": dropped})
+                return _with_dropped(finding, advice, dropped)
             dropped.append(Dropped(change=words, why=why))
-        helpless = has_only_options(finding) and 0 < len(finding.candidates) == len(dropped)
-        hint = {"severity": LEVELS[-1], "advice": NONE_HELPS, "estimate": None} if helpless else {}
-        return finding.model_copy(update={"dropped": dropped, **hint})
+        if 0 < len(finding.candidates) == len(dropped):
+            return _with_all_dropped(finding, dropped)
+        return _with_dropped(finding, finding.advice, dropped)
 
     def _why_not(self, change: Mapping[str, int], finding: Finding) -> str:
         """Why a change does not do what a finding advises it for; empty if it does."""
         words = in_words(change)
+        if _is_in_list(self._kernel, change):
+            return IN_LIST
         if words not in self._made:
             made = with_change(self._kernel, change)
             self._made[words] = (made, diagnose(made).findings) if made is not None else None
@@ -81,11 +85,52 @@ class _Changes:
         return diagnose(without_launch(self._kernel)).findings
 
 
-def _is_brought(one: Finding, before: Sequence[Finding]) -> bool:
-    """Whether a change of options brings a finding, or makes it more severe; what else is new was hidden before."""
-    return may_be_brought(one) and all(
-        LEVELS.index(other.severity) > LEVELS.index(one.severity) for other in before if other.id == one.id
+def _with_dropped(finding: Finding, advice: str, dropped: Sequence[Dropped]) -> Finding:
+    """With what does not help, which the advice names no longer, where it says something else too."""
+    left = without(advice, [one.change for one in dropped])
+    return finding.model_copy(update={"advice": left, "dropped": dropped})
+
+
+def _with_all_dropped(finding: Finding, dropped: Sequence[Dropped]) -> Finding:
+    """With candidates of which none helps: without advice, if it says nothing else, and then a hint of options alone.
+
+    A configuration of the autotuner's list is none that is to be advised: its times decide.
+    """
+    left = _with_dropped(finding, finding.advice, dropped)
+    changes = [one.change for one in dropped]
+    if not has_only_options(finding) and not names(left.advice, changes):
+        return left
+    is_tile = any(name not in OPTIONS for change in finding.candidates for name in change)
+    advice = NONE_HELPS.format("tile size" if is_tile else "launch option")
+    if all(one.why == IN_LIST for one in dropped):
+        advice = f"the autotuner has {' and '.join(changes)} in its list: its times decide"
+    severity = LEVELS[-1] if has_only_options(finding) else finding.severity
+    return left.model_copy(update={"severity": severity, "advice": advice, "estimate": None})
+
+
+def _is_in_list(kernel: Kernel, change: Mapping[str, int]) -> bool:
+    """Whether a change makes another configuration of the autotuner's list."""
+    changed = {**kernel.configuration, **change}
+    return any(
+        change.keys() <= config.keys() and all(changed.get(name) == value for name, value in config.items())
+        for tuning in (kernel.history.tunings if kernel.history is not None else ())
+        for config in tuning.configs
     )
+
+
+def _is_brought(one: Finding, before: Sequence[Finding]) -> bool:
+    """Whether a change of options brings a finding, or makes it more severe; what else is new was hidden before.
+
+    So was what another finding explains.
+    """
+    return may_be_brought(one) and all(
+        LEVELS.index(other.severity) > LEVELS.index(one.severity) for other in before if one.id in _shown_by(other)
+    )
+
+
+def _shown_by(finding: Finding) -> list[str]:
+    """Its rule, and those whose findings it explains."""
+    return [finding.id, *str(finding.evidence.get(EXPLAINS, "")).split(", ")]
 
 
 def _outweighs(finding: Finding, brought: Finding) -> bool:

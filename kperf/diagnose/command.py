@@ -1,8 +1,9 @@
 """`kperf diagnose`: read kernels, run the rules, print, and say by the exit status whether findings are bad."""
 
+import itertools
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from kperf.diagnose import inputs
 from kperf.diagnose.compilations import diagnose_all
 from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_timeline
 from kperf.diagnose.experiments import Experiments
-from kperf.diagnose.finding import Diagnoses, Diagnosis
+from kperf.diagnose.finding import EDITED, Diagnoses, Diagnosis
 from kperf.diagnose.page import page
 from kperf.diagnose.reading.lines import source_line
 from kperf.diagnose.results import is_refuted
@@ -228,13 +229,13 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, times: str, 
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
     console.print(Text(f"{name}{read_from}{times}{best}", style="bold"))
     alike = _alike(diagnosis.findings)
-    shown = alike if explain else [one for one in alike if not is_refuted(one[0])][:_SHOWN]
-    for findings in shown:
-        _show_findings(console, findings)
+    shown = [[one] for one in alike] if explain else _by_edit(one for one in alike if not is_refuted(one[0]))[:_SHOWN]
+    for findings, *others in shown:
+        _show_findings(console, findings, list(itertools.chain(*others)))
     if explain:
-        for rule in dict.fromkeys(first.id for first, *_ in shown):
+        for rule in dict.fromkeys(first.id for first, *_ in alike):
             console.print(Text(page(rule)))
-    hidden = len(diagnosis.findings) - sum(map(len, shown))
+    hidden = len(diagnosis.findings) - sum(len(findings) for together in shown for findings in together)
     if hidden:
         console.print(Text(f"  and {hidden} more: --explain shows all"))
     if not shown:
@@ -264,8 +265,17 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return list(together.values())
 
 
-def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Their lines, and once what they all say."""
+def _by_edit(alike: Iterable[list[Finding]]) -> list[list[list[Finding]]]:
+    """Those whose advice is the same edit together, in the order of the first, which leads."""
+    together: dict[object, list[list[Finding]]] = {}
+    for findings in alike:
+        edited = findings[0].evidence.get(EDITED)
+        together.setdefault(edited or id(findings), []).append(findings)
+    return list(together.values())
+
+
+def _show_findings(console: Console, findings: Sequence[Finding], others: Sequence[Finding]) -> None:
+    """Their lines, once what they all say, and the other findings that the advice serves."""
     for each in findings:
         place = _place(each.source) or each.kernel
         head = Text("  ")
@@ -275,6 +285,8 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     finding = findings[0]
     console.print(Text(f"          {finding.message} [{finding.id}]"))
     console.print(Text(f"          {finding.advice}{_gain(finding)}"))
+    if others:
+        console.print(Text(f"          the same change serves {_served(others)}"))
     best = max(finding.tried, key=lambda one: one.low, default=None)
     faster = best is not None and best.low >= TUNED_GAIN
     telling = ("agrees",) if faster else ("agrees", "disagrees")
@@ -291,6 +303,15 @@ def _show_findings(console: Console, findings: Sequence[Finding]) -> None:
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
         console.print(Text(f"          left out {changes}: {why}"))
+
+
+def _served(findings: Sequence[Finding]) -> str:
+    """Their rules, each with its places: `[uncoalesced-access] (it.py:8) and [narrow-access] (it.py:8, it.py:9)`."""
+    places: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        places.setdefault(finding.id, {})[_place(finding.source)] = None
+    *first, last = (f"[{rule}] ({', '.join(of_rule)})" for rule, of_rule in places.items())
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _checked(checked: Checked) -> str:

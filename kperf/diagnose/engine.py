@@ -22,6 +22,8 @@ from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
 
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
+EXPLAINS = "explains"
+"""Evidence: the rules, beside its own, whose findings at the line a finding has the cause of."""
 FAILED = "the rule itself failed"
 IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 
@@ -117,7 +119,7 @@ def _with_effects(cause: Finding, effects: Sequence[Finding]) -> Finding:
     """With the evidence of what it explains, and the names of those rules."""
     shown = {name: value for one in effects for name, value in one.evidence.items()}
     rules = ", ".join(sorted({one.id for one in effects}))
-    return cause.model_copy(update={"evidence": shown | cause.evidence | {"explains": rules}}) if effects else cause
+    return cause.model_copy(update={"evidence": shown | cause.evidence | {EXPLAINS: rules}}) if effects else cause
 
 
 def _with_measured(

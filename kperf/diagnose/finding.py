@@ -8,6 +8,9 @@ from pydantic import Field
 from kperf.record.store import Frozen
 from kperf.trace.analyze.finding import Finding, Source
 
+EDITED = "edited"
+"""Evidence: what in the source the advice edits, where the advice of several rules may be the same edit."""
+
 Unit = Literal["tensor core", "memory", "arithmetic", "unknown"]
 
 

@@ -1,6 +1,7 @@
 """What came of a finding's candidates, in the finding: its advice, its severity, and what was measured."""
 
 import re
+from collections.abc import Iterable
 
 from kperf.diagnose.rule import has_only_options
 from kperf.diagnose.thresholds import TUNED_GAIN
@@ -43,6 +44,25 @@ def naming(advice: str, likeliest: str, fastest: str) -> str:
         return advice.replace(choices[0], fastest)
     reason = r"(: [^;]*)?" if fastest.partition("=")[0] != likeliest.partition("=")[0] else ""
     return re.sub(rf"\b{re.escape(likeliest)}\b{reason}", fastest, advice, count=1)
+
+
+def without(advice: str, changes: Iterable[str]) -> str:
+    """Advice without these changes, as far as other advice stands beside them: in it, before it or behind it.
+
+    `launch with num_warps=32, or halve the tile` becomes `halve the tile`.
+    """
+    for change in map(re.escape, changes):
+        among_choices = rf"\b{change} or (?=\w+=\d)|(?<=\d) or {change}\b"
+        option = rf"(?:launch with|put) {change}\b(?: into its triton\.Config)?(?:(?:,(?! or )|:) [^;]*)?"
+        before = rf"^{option}(?:, or |; or |; )(?:if values are still spilled, )?(?=[a-z])"
+        behind = rf"(?:, or |; or ){option}$|, with {change}\b(?:, and autotune around this value)?$"
+        advice = re.sub("|".join((among_choices, before, behind)), "", advice)
+    return advice
+
+
+def names(advice: str, changes: Iterable[str]) -> bool:
+    """Whether an advice names one of these changes."""
+    return any(re.search(rf"\b{re.escape(change)}\b", advice) for change in changes)
 
 
 def is_refuted(finding: Finding) -> bool:

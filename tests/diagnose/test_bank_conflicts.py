@@ -5,7 +5,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kperf.arch import SM_90A
-from kperf.diagnose.inputs import of_compiled
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.inputs import of_compiled, read
 from kperf.diagnose.rules import bank_conflicts
 from kperf.ir.compile import compile_kernel
 from kperf.ir.layouts import Layouts, TensorType
@@ -99,3 +100,60 @@ def test_of_a_part_of_a_buffer_nothing_is_known():
     shared = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
     assert Layouts([]).offsets(TensorType((8, 4), "f32", shared, (8, 16)), places) is None
     assert Layouts([]).offsets(TensorType((8, 4), "f32", shared, (3, 8, 4)), places) is not None
+
+
+MASKED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def masked_sum(x, mask, y, K, ROWS, COLS, sm, B0: tl.constexpr, B1: tl.constexpr):
+    r, c = tl.program_id(0) * B0 + tl.arange(0, B0)[:, None], tl.program_id(1) * B1 + tl.arange(0, B1)[None, :]
+    inside = (r < ROWS) & (c < COLS)
+    total = tl.zeros((B0, B1), tl.float32)
+    for k in tl.range(0, K, num_stages=2):
+        one = tl.load(x + k * ROWS * COLS + r * COLS + c, mask=inside, other=0.0)
+        one = one.to(tl.float32)
+        keep = tl.load(mask + k + MASK)
+        total += tl.where(keep != 0, one, 0.0)
+    tl.store(y + r * COLS + c, total, mask=inside)
+
+x = torch.empty(8, 4096, 4096, device="cuda", dtype=torch.float16)
+mask = torch.empty(4096 * 8, device="cuda", dtype=torch.int8)
+masked_sum[(64, 32)](x, mask, torch.empty(4096, 4096, device="cuda"), 8, 4096, 4096, 8, 64, 128)
+"""
+
+
+def of_masked(tmp_path, mask):
+    script = tmp_path / "masked.py"
+    script.write_text(MASKED.replace("MASK", mask))
+    (kernel,) = read(str(script), (), SM_90A)
+    return {one.id: one for one in diagnose(kernel).findings}
+
+
+def test_a_tile_that_takes_its_layout_from_repeated_numbers_is_no_finding_of_its_own(tmp_path):
+    """Its rows lie in order: to swap its strides changes nothing."""
+    found = of_masked(tmp_path, "r * sm + c * 0")
+    assert "bank-conflicts" not in found
+    one = found["redundant-load"]
+    assert one.source.line == 12
+    assert one.message.startswith("each iteration loads 64 numbers of mask 128 times each")
+    assert one.message.endswith(
+        "; the compiler reads the tile of line 11 from shared memory in this tile's layout, in which 32 lanes of a "
+        "warp use the same bank, so each access takes 32 turns instead of one"
+    )
+    assert one.advice.startswith("load each number once, as a row or a column")
+    assert (one.severity, one.evidence["ways"]) == ("medium", 32)
+    conflicts = 8**0.4, 32.0
+    assert (one.estimate.speedup, one.estimate.high) >= conflicts
+    assert (one.estimate.speedup, one.estimate.high) <= (1.3 * conflicts[0], 1.7 * conflicts[1])
+
+
+def test_with_the_numbers_as_a_column_the_conflicts_go(tmp_path):
+    assert not {"bank-conflicts", "redundant-load"} & set(of_masked(tmp_path, "r * sm"))
+
+
+def test_a_tile_whose_layout_another_access_has_too_has_its_own_finding(tmp_path):
+    """The mask is a tile of numbers that differ: its own threads lie along its columns."""
+    found = of_masked(tmp_path, "r + c * 4096")
+    assert "redundant-load" not in found
+    assert found["bank-conflicts"].evidence["ways"] >= 4

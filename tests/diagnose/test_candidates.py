@@ -9,10 +9,12 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.console import WholeConsole
 from kperf.diagnose import candidates, command, inputs
-from kperf.diagnose.candidates import MOST_CHANGES, NONE_HELPS, NOT_COMPILED, REMAINS, checked
+from kperf.diagnose.candidates import IN_LIST, MOST_CHANGES, NONE_HELPS, NOT_COMPILED, REMAINS, checked
 from kperf.diagnose.compilations import diagnose_all
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.rules import register_spills
+from kperf.trace.analyze.finding import Estimate
 from kperf.trace.capture.trial import SAME_CODE, in_words
 
 pytestmark = pytest.mark.kernels
@@ -98,7 +100,9 @@ def test_advice_of_options_alone_that_never_helps_is_a_hint(one_stage, monkeypat
     monkeypatch.setattr(candidates, "diagnose", lambda _: diagnosis)
     loads = [one for one in checked(kernel, diagnosis).findings if one.id == "loads-not-pipelined"]
     assert [set(left_out(one).values()) for one in loads] == [{REMAINS}] * 2
-    assert {(one.severity, one.advice, one.estimate) for one in loads} == {("low", NONE_HELPS, None)}
+    assert {(one.severity, one.advice, one.estimate) for one in loads} == {
+        ("low", NONE_HELPS.format("launch option"), None)
+    }
 
 
 def test_no_more_than_four_changes_of_a_kernel_are_compiled(one_stage, monkeypatch):
@@ -120,3 +124,81 @@ def test_what_was_hidden_behind_a_fault_does_not_speak_against_its_advice():
     diagnosis = diagnose(kernel)
     assert of(diagnosis, "idle-threads").candidates == [{"num_warps": 1}]
     assert checked(kernel, diagnosis) == diagnosis
+
+
+@pytest.mark.parametrize(
+    ("helpful", "advice", "dropped"),
+    [
+        ("BM=64", "halve the tile: BM=64", {"num_warps=8": NOT_COMPILED, "num_warps=16": NOT_COMPILED}),
+        ("num_warps=16", "launch with num_warps=16, or halve the tile: BM=64 or BN=64", {"num_warps=8": NOT_COMPILED}),
+    ],
+)
+def test_the_advice_no_longer_names_what_was_left_out(monkeypatch, helpful, advice, dropped):
+    """As it was: `launch with num_warps=8, or halve the tile: BM=64 or BN=64`."""
+    kernel = read("planted/scaled_sum.py")
+    other = replace(kernel, compiled=read("drafts/matmul_small.py").compiled)
+    diagnosis = diagnose(kernel)
+    monkeypatch.setattr(candidates, "with_change", lambda _, change: other if in_words(change) == helpful else None)
+    monkeypatch.setattr(candidates, "diagnose", lambda _: diagnosis.model_copy(update={"findings": []}))
+    spills = of(checked(kernel, diagnosis), "register-spills")
+    assert (spills.advice, left_out(spills)) == (advice, dropped)
+
+
+def test_other_advice_stays_where_no_option_helps(monkeypatch):
+    """As it was: `let a CTA work on 32 rows at once, a tile of 32 x BLOCK; or launch with num_warps=1`."""
+    kernel = read("drafts/moe_router.py")
+    monkeypatch.setattr(candidates, "with_change", lambda *_: None)
+    before = diagnose(kernel)
+    threads = of(checked(kernel, before), "idle-threads")
+    assert threads.advice == "let a CTA work on 32 rows at once, a tile of 32 x BLOCK"
+    assert (threads.severity, threads.estimate) == ("medium", of(before, "idle-threads").estimate)
+
+
+def test_a_tile_alone_that_does_not_help_is_no_advice(monkeypatch):
+    kernel = read("drafts/mxfp4_unpack.py")
+    monkeypatch.setattr(candidates, "with_change", lambda *_: None)
+    few_warps = of(checked(kernel, diagnose(kernel)), "low-occupancy")
+    assert (few_warps.advice, few_warps.estimate) == (NONE_HELPS.format("tile size"), None)
+    assert few_warps.severity == "medium"
+
+
+WIDE_ROW = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def softmax(x, y, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.program_id(0) * n + cols).to(tl.float32)
+    power = tl.exp(row - tl.max(row, 0))
+    tl.store(y + tl.program_id(0) * n + cols, power / tl.sum(power, 0) + row)
+
+x, y = torch.empty(2, 1024, 65536, device="cuda", dtype=torch.bfloat16)
+softmax[(1024,)](x, y, 65536, 65536, num_warps=16)
+"""
+
+
+def test_spills_that_a_finding_explains_are_not_brought_by_its_advice(tmp_path, monkeypatch):
+    """Of 65536 elements 16 warps have a part in memory, which 32 warps may have too."""
+    script = tmp_path / "softmax.py"
+    script.write_text(WIDE_ROW)
+    kernel, *_ = inputs.read(str(script), (), SM_90A)
+    diagnosis = diagnose(kernel)
+    wide = of(diagnosis, "too-few-warps")
+    assert (wide.severity, wide.evidence["explains"]) == ("high", "register-spills")
+    assert wide.advice.startswith("launch with num_warps=32")
+    (spills,) = register_spills.RULE.check(kernel)
+    costly = spills.model_copy(update={"estimate": Estimate(speedup=50.0, low=1.0, high=99.0)})
+    monkeypatch.setattr(candidates, "diagnose", lambda _: diagnosis.model_copy(update={"findings": [costly]}))
+    assert of(checked(kernel, diagnosis), "too-few-warps") == wide
+
+
+def test_a_configuration_of_the_autotuners_list_is_not_advised():
+    kernel = read("planted/tuned_stages.py")
+    assert of(checked(kernel, diagnose(kernel)), "too-few-stages").advice.startswith("put num_stages=3 into its triton")
+    (tuning,) = kernel.history.tunings
+    configs = (*tuning.configs, {**tuning.best, "num_stages": 3})
+    with_three = replace(kernel, history=replace(kernel.history, tunings=[replace(tuning, configs=configs)]))
+    stages = of(checked(with_three, diagnose(with_three)), "too-few-stages")
+    assert stages.advice == "the autotuner has num_stages=3 in its list: its times decide"
+    assert left_out(stages) == {"num_stages=3": IN_LIST}
+    assert (stages.severity, stages.estimate) == ("low", None)

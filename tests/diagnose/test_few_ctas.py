@@ -248,6 +248,29 @@ def walked(x, y, steps, B: tl.constexpr):
         i = tl.load(x + i)
     tl.store(y + tl.program_id(0) * B + tl.arange(0, B), i)
 
+@triton.jit
+def counted(x, y, N, E: tl.constexpr, ROWS: tl.constexpr):
+    e = tl.arange(0, E)
+    total = tl.zeros((E,), tl.float32)
+    for row in range(ROWS):
+        at = tl.program_id(0) * ROWS + row
+        if at < N:
+            one = tl.load(x + at * E + e).to(tl.float32)
+            power = tl.exp(one - tl.max(one, 0))
+            total += power / tl.sum(power, 0)
+    tl.store(y + tl.program_id(0) * E + e, total)
+
+@triton.jit
+def rescaled(x, y, N, E: tl.constexpr):
+    e = tl.arange(0, E)
+    most, total = tl.full((E,), float("-inf"), tl.float32), tl.zeros((E,), tl.float32)
+    for row in range(N):
+        one = tl.load(x + (tl.program_id(0) * N + row) * E + e).to(tl.float32)
+        higher = tl.maximum(most, one)
+        total = total * tl.exp(most - higher) + tl.exp(one - higher)
+        most = higher
+    tl.store(y + tl.program_id(0) * E + e, most + tl.log(total))
+
 x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)
 y = torch.empty_like(x)
 ends = torch.empty(1 << 20, device="cuda", dtype=torch.int32)
@@ -275,10 +298,17 @@ GENERAL = "use smaller tiles, or let several CTAs share one sum (split-K)"
         ("normed[(16,)](x, y, 8192)", f"9 times as many CTAs: {GENERAL}"),  # a row is as long as it is
         ("for i in range(8):\n    twice[(16,)](x[i << 17:], y[i << 17:], 8192)",
          "9 times as many CTAs: use smaller tiles: B=512; or do the work of several launches in one"),
+        ("counted[(29,)](x, y, 7200, 128, 256)",
+         "5 times as many CTAs: let each take fewer iterations of the loop on line 64, with ROWS=32"),
+        ("counted[(29,)](x, y, 4321, 128, 256)",  # no number of rows of which 29 CTAs take 256 each
+         "5 times as many CTAs: let 5 CTAs take parts of the loop on line 64 and add their results"),
+        ("rescaled[(29,)](x, y, 4096, 128)",
+         "5 times as many CTAs: let 5 CTAs take parts of the loop on line 76 and combine their results, with sums "
+         "rescaled to the largest maximum"),
         ("walked[(16,)](ends, ends, 256, 128)", f"9 times as many CTAs: {GENERAL}"),
     ],
     ids=["a sum", "a short sum", "a scan", "parts of a sum", "one part", "sums in memory", "elements", "a row",
-         "launches", "a walk"],
+         "launches", "rows in turn", "rows of no number", "a running maximum", "a walk"],
 )  # fmt: skip
 def test_few_ctas_are_split_in_the_way_that_fits_the_kernel(tmp_path, launch, advice):
     written = found(tmp_path, SPLITS + launch)["launch-too-small"].advice

@@ -46,8 +46,11 @@ def _of_loop(kernel: Kernel, loop: Operation, times: int) -> str:
     place = f"the loop on line {frame.line}" if frame is not None else "the loop"
     if parts := _parts(kernel, loop):
         return f"let more of them share {place}, with {' or '.join(f'{one}={now * times}' for one, now in parts)}"
+    if turns := _turns(kernel, loop):
+        fewer = " or ".join(f"{name}={_part_of(now, times)}" for name, now in turns)
+        return f"let each take fewer iterations of {place}, with {fewer}"
     results = _has_results(kernel, loop)
-    maxima = any(op.name in _MAXIMA for op in own(loop))
+    maxima = _carries_a_maximum(kernel, loop)
     added = ", ".join(_added_in_memory(kernel, loop))
     return (
         f"let {times} CTAs take parts of {place}"
@@ -58,14 +61,32 @@ def _of_loop(kernel: Kernel, loop: Operation, times: int) -> str:
 
 
 def has_parts_apart(kernel: Kernel, times: int) -> bool:
-    """Whether CTAs can take parts of a loop whose iterations leave nothing to combine: each stores its own results."""
+    """Whether CTAs can take parts of a loop that leave nothing to combine: each stores its own results, as now."""
     loop = next((one for one in kernel.named(*LOOPS) if can_be_split(kernel, one, times)), None)
-    return loop is not None and not _has_results(kernel, loop) and not _added_in_memory(kernel, loop)
+    if loop is None or _added_in_memory(kernel, loop):
+        return False
+    return not _has_results(kernel, loop) or bool(_turns(kernel, loop))
 
 
 def _has_results(kernel: Kernel, loop: Operation) -> bool:
     """Whether anything reads what a loop hands on."""
     return any(name.partition("#")[0] in loop.results for op in kernel.operations for name in op.operands)
+
+
+def _carries_a_maximum(kernel: Kernel, loop: Operation) -> bool:
+    """Whether an iteration goes on with the largest number of those before; its own maximum is no other's."""
+    begins = {begin for begin, _ in carried(loop)}
+    return any(
+        begins & {*op.operands, *(name for made in _converted(kernel, op) for name in made.operands)}
+        for op in own(loop)
+        if op.name in _MAXIMA
+    )
+
+
+def _converted(kernel: Kernel, op: Operation) -> list[Operation]:
+    """The conversions of layouts whose results it reads."""
+    makers = (kernel.values.maker(op, place) for place in range(len(op.operands)))
+    return [one for one in makers if one is not None and one.name == "ttg.convert_layout"]
 
 
 def _added_in_memory(kernel: Kernel, loop: Operation) -> list[str]:
@@ -140,6 +161,33 @@ def _parts(kernel: Kernel, loop: Operation) -> list[tuple[str, int]]:
         for name, value in kernel.configuration.items()
         if value in lengths and name in used.of_bounds and name not in (*OPTIONS, *used.lengths)
     ]
+
+
+def _turns(kernel: Kernel, loop: Operation) -> list[tuple[str, int]]:
+    """The constexprs that say how many items of all a CTA takes in a loop, with their values.
+
+    The grid then has as many CTAs along an axis as these leave of an argument of the launch, each with results of its
+    own: the length of a row leaves no such number.
+    """
+    used, count = kernel.tile_lengths, kernel.iterations(loop)
+    if used is None or not count:
+        return []
+    return [
+        (name, value)
+        for name, value in kernel.configuration.items()
+        if name in used.of_turns and not value % count
+        if any(
+            math.ceil(number / value) in (kernel.grid or ())
+            for other, number in kernel.numbers.items()
+            if other != name and number > value
+        )
+    ]
+
+
+def _part_of(count: int, times: int) -> int:
+    """At most so small a part; of a power of two another one."""
+    part = max(count // times, 1)
+    return part if count & (count - 1) else 1 << part.bit_length() - 1
 
 
 def _smaller(kernel: Kernel, times: int) -> dict[str, int]:

@@ -28,6 +28,11 @@ def shared_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
     return sum(sum(turns_of(kernel, op) or ()) for op in operations if op.name in _MOVES)
 
 
+def gain_without_conflicts(ways: int) -> tuple[float, float, float]:
+    """The likely, the least and the most gain, where a bank serves an access in one turn and not in so many."""
+    return min(ways, 8) ** 0.4, 1.0, float(ways)
+
+
 def _turns(offsets: Coordinates, size: int, arch: Arch) -> list[int]:
     """`offsets` in bytes of elements of `size` bytes: [warp, register, lane]."""
     run = run_of(offsets, size, aligned=False)

@@ -5,6 +5,7 @@ from kperf.diagnose.analyses.pieces import is_window, wrapped_by
 from kperf.diagnose.analyses.stages import fitting_stages, one_buffer, stage_bytes, stages_in_words, waited_for
 from kperf.diagnose.analyses.vectors import (
     FROM_MEMORY,
+    Hidden,
     gain_of_wider,
     hidden_in_loop,
     hidden_of,
@@ -85,6 +86,13 @@ def lacks_stages(kernel: Kernel, loop: Operation) -> bool:
     return loop.name == "scf.for" and stages_of(kernel, loop) in UNPIPELINED
 
 
+def hidden_of_load(kernel: Kernel, loop: Operation, access: Access) -> Hidden | None:
+    """The arguments for which alone nothing of the loop is loaded ahead, if these forbid it for this load."""
+    if never_ahead(kernel, loop, access.operation) is not None or hidden_of(kernel, [access]) is None:
+        return None
+    return hidden_in_loop(kernel, loop)
+
+
 def gain_of_pieces(kernel: Kernel, loop: Operation, op: Operation) -> float:
     """The gain of larger pieces beside that of loads ahead, where their size is why nothing is loaded ahead.
 
@@ -117,8 +125,7 @@ def _is_used_twice(kernel: Kernel, loop: Operation, op: Operation) -> bool:
 
 def _split(kernel: Kernel, loop: Operation, access: Access) -> tuple[str, str] | None:
     """Why a thread loads fewer bytes at a time than can be loaded ahead, and what to do; None where it loads more."""
-    hidden = hidden_in_loop(kernel, loop)
-    if hidden is not None and hidden_of(kernel, [access]) is not None:
+    if (hidden := hidden_of_load(kernel, loop, access)) is not None:
         why, advice = hidden.reason
         return f"{_few(kernel, access.tensor.bytes)}; {why}", advice
     if access.thread_bytes < LEAST_AHEAD_BYTES:

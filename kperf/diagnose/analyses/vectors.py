@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from kperf.compat.triton.sources import ANNOTATION
 from kperf.console import agreeing
@@ -19,6 +20,7 @@ from kperf.diagnose.analyses.pieces import (
     side_by_side,
     wrapped_by,
 )
+from kperf.diagnose.finding import EDITED
 from kperf.diagnose.reading.accesses import Access
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.lines import lines_of
@@ -85,28 +87,40 @@ def _are_split(kernel: Kernel, divisors: tuple[str, ...]) -> bool:
 class Hidden:
     """Arguments that the launch gives as multiples of 16, or as 1, of which the source keeps it from the compiler.
 
-    by: what keeps each argument's value from the compiler, by name, in the order of the function. numbers: those of the
-    launch, by name; of a tensor, which begins at a multiple of 16 bytes, there is none.
+    by: what keeps each argument's value from the compiler, by name, in the order of the function. A tensor begins at a
+    multiple of 16 bytes, and has no number in the launch.
     """
 
+    kernel: Kernel = field(repr=False)
     by: Mapping[str, str]
-    numbers: Mapping[str, int]
 
     @property
     def reason(self) -> tuple[str, str]:
-        """As `FROM_MEMORY`."""
+        """As `FROM_MEMORY`. What to do names all such arguments of the kernel, so that one edit serves each access."""
+        all_of_kernel = self._of_kernel
+        rewrites = _and(all_of_kernel._rewrites())
         return (
             f"because of {_and(_distinct(self.by.values()))}, the compiler does not know that at this launch "
             + ", and that ".join(self._facts()),
-            _and(self._removals()) + (f"; or {_and(self._rewrites())}" if self._rewrites() else ""),
+            _and(all_of_kernel._removals()) + (f"; or {rewrites}" if rewrites else ""),
         )
+
+    @property
+    def evidence(self) -> dict[str, float | int | str]:
+        """What the advice edits."""
+        return {EDITED: ", ".join(self._of_kernel.by)}
+
+    @cached_property
+    def _of_kernel(self) -> "Hidden":
+        """With those of all accesses of the kernel."""
+        return hidden_of(self.kernel, self.kernel.accesses) or self
 
     def _facts(self) -> list[str]:
         """What is so at the launch."""
         ones, multiples, tensors = self._kinds()
         facts = []
         if multiples:
-            at = ", ".join(_distinct(str(self.numbers[name]) for name in multiples))
+            at = ", ".join(_distinct(str(self.kernel.numbers[name]) for name in multiples))
             facts.append(f"{_are_multiples(multiples)} ({at})")
         if tensors:
             facts.append(f"{_and(tensors)} {agreeing(len(tensors), 'begins', 'begin')} at a multiple of 16 bytes")
@@ -140,8 +154,9 @@ class Hidden:
 
     def _kinds(self) -> tuple[list[str], list[str], list[str]]:
         """Numbers that are 1, other numbers, tensors."""
-        numbers = [name for name in self.by if name in self.numbers]
-        ones = [name for name in numbers if self.numbers[name] == 1]
+        known = self.kernel.numbers
+        numbers = [name for name in self.by if name in known]
+        ones = [name for name in numbers if known[name] == 1]
         return ones, [name for name in numbers if name not in ones], [name for name in self.by if name not in numbers]
 
 
@@ -257,6 +272,7 @@ def findings(
                 "possible_bytes": worst.possible_bytes,
                 "accesses": len(alike),
                 "share": share,
+                **(hidden.evidence if hidden is not None else {}),
             },
             confidence="low" if unless else "high",
             estimate=_BY_TMA if worst.cause == "layout" else (gain, 1.0, most),
@@ -316,7 +332,7 @@ def _hidden(kernel: Kernel, names: Iterable[str]) -> Hidden | None:
     found = set(names)
     hidden = hidden_arguments(kernel)
     by = {name: hidden[name] for name in kernel.parameters if name in found}
-    return Hidden(by, kernel.numbers) if by else None
+    return Hidden(kernel, by) if by else None
 
 
 def _hidden_from(kernel: Kernel, access: Access) -> list[str]:

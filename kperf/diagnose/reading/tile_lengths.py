@@ -39,13 +39,15 @@ class TileLengths:
 
     lengths: of tiles. steps: those of them with which it goes from tile to tile, from CTA to CTA or in a loop. A tile
     of another length has to hold all that there is. of_ctas: the steps from CTA to CTA. of_bounds: parameters of any
-    kind of which a loop's first or last number is computed.
+    kind of which a loop's first or last number is computed. of_turns: those of them that are no lengths of tiles, and
+    steps from CTA to CTA: a CTA may take so many items one after another. So looks the length of a row, too.
     """
 
     lengths: frozenset[str]
     steps: frozenset[str]
     of_ctas: frozenset[str] = frozenset()
     of_bounds: frozenset[str] = frozenset()
+    of_turns: frozenset[str] = frozenset()
 
 
 def tile_lengths(frame: Frame) -> TileLengths | None:
@@ -99,11 +101,14 @@ def _of_function(function: Definition, functions: _Functions, callers: tuple[str
             lengths += numbers
             steps += numbers
     found = _closure(lengths, computed, _names) & parameters
+    stepping = _closure(of_ctas, computed, _names) - strides
+    bounding = _closure(bounds, _computed(function, _mentioned), _mentioned) & parameters
     return TileLengths(
         frozenset(found),
         frozenset(found & _closure(steps, computed, _names) - strides),
-        frozenset(found & _closure(of_ctas, computed, _names) - strides),
-        frozenset(_closure(bounds, _computed(function, _mentioned), _mentioned) & parameters),
+        frozenset(found & stepping),
+        frozenset(bounding),
+        frozenset(bounding & stepping - found),
     )
 
 

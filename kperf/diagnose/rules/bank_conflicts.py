@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from kperf.diagnose.analyses.given_layouts import giver_of
 from kperf.diagnose.analyses.loops import largest_bytes
-from kperf.diagnose.analyses.turns import turns_of
+from kperf.diagnose.analyses.turns import gain_without_conflicts, turns_of
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.operations import loops_around
 from kperf.diagnose.rule import Rule
@@ -26,8 +27,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """From the layouts of shared memory and of the registers that are read or written."""
     for op in kernel.named("ttg.local_load", "ttg.local_store"):
         turns = turns_of(kernel, op)
-        if turns is None or (ways := max(turns)) < BANK_WAYS:
-            continue
+        if turns is None or (ways := max(turns)) < BANK_WAYS or giver_of(kernel, op) is not None:
+            continue  # redundant-load says so of the load that gives this tile its layout
         looping = bool(loops_around(op))
         yield kernel.finding(
             RULE.id,
@@ -38,7 +39,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             _ADVICE[kernel.is_gluon],
             {"ways": ways, "bytes": largest_bytes(op)},
             confidence="medium",
-            estimate=(min(ways, 8) ** 0.4, 1.0, float(ways)),
+            estimate=gain_without_conflicts(ways),
         )
 
 

@@ -25,7 +25,13 @@ from kperf.diagnose.analyses.stages import (
     waited_for,
 )
 from kperf.diagnose.analyses.stored import stored_by_iteration
-from kperf.diagnose.analyses.unpipelined import gain_of_pieces, lacks_stages, stride_unless_one, why_not_pipelined
+from kperf.diagnose.analyses.unpipelined import (
+    gain_of_pieces,
+    hidden_of_load,
+    lacks_stages,
+    stride_unless_one,
+    why_not_pipelined,
+)
 from kperf.diagnose.analyses.unrolled import Unrolled, unrolled
 from kperf.diagnose.analyses.waits import cycles_beside_loops, iteration_of
 from kperf.diagnose.analyses.waves import memory_bounds
@@ -102,6 +108,8 @@ def _of_tile(kernel: Kernel, loop: Operation, op: Operation, elements: int) -> F
     alone = next((stages for stages in (2, 3) if leaves_one_cta(kernel, loop, stages)), 0)
     fitting = fitting_stages(kernel, stage_bytes(kernel, loop), (2, 3, 4) if alone else (3, 4, 2))
     why, advice = why_not_pipelined(kernel, loop, op, "2" if alone else stages_in_words(kernel, fitting))
+    access = access_of(kernel, op)
+    hidden = hidden_of_load(kernel, loop, access) if access is not None else None
     if lacks_stages(kernel, loop) and not fitting:
         lengths = [length for tensor in tensor_types(op.rest) for length in tensor.shape]
         advice = _TOO_LARGE.format(_halves(kernel, lengths))
@@ -136,6 +144,7 @@ def _of_tile(kernel: Kernel, loop: Operation, op: Operation, elements: int) -> F
             "elements": elements,
             "num_stages": stages_of(kernel, loop) or 0,
             **({"loop_line": line} if line else {}),
+            **(hidden.evidence if hidden is not None else {}),
         },
         estimate=estimate,
         candidates=[{"num_stages": stages} for stages in fitting]

@@ -110,13 +110,13 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     frames = (frame_of(one.operation) for one in alike)
     together = ", ".join(map(str, sorted({frame.line for frame in frames if frame is not None})))
     hidden = hidden_of(kernel, [access]) if not from_memory else None
-    because = ""
+    because, edited = "", dict[str, float | int | str]()
     if stride:
         because, advice = f", unless {stride} is 1", f"if {stride} is 1, say so with i32:1 in --signature"
     elif shared and not access.has_neighbours:
         advice = _advice_of_ctas(axis, step)
     elif hidden is not None:
-        advice = hidden.reason[1]
+        advice, edited = hidden.reason[1], hidden.evidence
     else:
         advice = _advice(kernel, access)
         because = f", because {repetition[0]}" if (repetition := _repetition(access)) is not None else ""
@@ -130,7 +130,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         + (f"; {hidden.reason[0]}" if hidden is not None else "")
         + (f"; the next CTA along axis {axis} of the grid uses other bytes of the same sectors" if shared else ""),
         advice,
-        _evidence(access) | ({"lines_together": together} if lines else {}),
+        _evidence(access) | ({"lines_together": together} if lines else {}) | edited,
         confidence="low" if stride else "medium",
         estimate=estimate,
     )
