@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from kperf.diagnose.analyses.recompiled import with_change, without_launch
+from kperf.diagnose.analyses.recompiled import can_be_recompiled, with_change, without_launch
 from kperf.diagnose.engine import EXPLAINS, diagnose, ranked
 from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.reading.kernel import Kernel
@@ -26,8 +26,10 @@ def checked(kernel: Kernel, diagnosis: Diagnosis) -> Diagnosis:
 
     Of each finding candidates are compiled, in their order, up to the first that rids the kernel of it, which the
     advice names then; `dropped` has those before it, which the advice no longer names. A finding that advises options
-    alone, of which none helps, is a hint.
+    alone, of which none helps, is a hint. A kernel that cannot be compiled again keeps its advice.
     """
+    if not can_be_recompiled(kernel):
+        return diagnosis
     changes = _Changes(kernel, diagnosis.findings)
     findings = [changes.checked(finding) for finding in diagnosis.findings]
     return diagnosis.model_copy(update={"findings": ranked(findings)})
@@ -69,8 +71,10 @@ class _Changes:
             made = with_change(self._kernel, change)
             self._made[words] = (made, diagnose(made).findings) if made is not None else None
         changed = self._made[words]
-        if changed is None:
-            return NOT_COMPILED
+        if (
+            changed is None
+        ):  # of another tile perhaps because of what the script computes from it, as a descriptor's box
+            return NOT_COMPILED if change.keys() <= set(OPTIONS) else ""
         kernel, after = changed
         if kernel.compiled.kernel.asm.get("cubin") == self._kernel.compiled.kernel.asm.get("cubin"):
             return SAME_CODE
@@ -134,7 +138,7 @@ def _shown_by(finding: Finding) -> list[str]:
 
 
 def _outweighs(finding: Finding, brought: Finding) -> bool:
-    """Whether its advice gives more than what it brings costs; of two that say no number, by their severity."""
+    """Whether its advice gives more than what it brings costs, which is less severe, or is estimated to be less."""
     if LEVELS.index(brought.severity) > LEVELS.index(finding.severity):
         return True
     return _gain(finding) > _gain(brought)

@@ -229,7 +229,7 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, times: str, 
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
     console.print(Text(f"{name}{read_from}{times}{best}", style="bold"))
     alike = _alike(diagnosis.findings)
-    shown = [[one] for one in alike] if explain else _by_edit(one for one in alike if not is_refuted(one[0]))[:_SHOWN]
+    shown = [[one] for one in alike] if explain else _by_edit(one for one in alike if not _is_idle(one[0]))[:_SHOWN]
     for findings, *others in shown:
         _show_findings(console, findings, list(itertools.chain(*others)))
     if explain:
@@ -239,7 +239,7 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, times: str, 
     if hidden:
         console.print(Text(f"  and {hidden} more: --explain shows all"))
     if not shown:
-        nothing = "nothing that is faster was found" if hidden else "nothing found"
+        nothing = "nothing that helps was found" if hidden else "nothing found"
         console.print(Text(f"  {nothing}; {diagnosis.bound.message}"))
     if diagnosis.not_tried:
         what = "the rest was not" if any(one.tried or one.dropped for one in diagnosis.findings) else "nothing was"
@@ -250,6 +250,11 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, times: str, 
         reasons, count = sorted(set(diagnosis.skipped.values())), len(diagnosis.skipped)
         rules = agreeing(count, "rule", "rules")
         console.print(Text(f"  {count} {rules} could not run ({'; '.join(reasons)}): {', '.join(diagnosis.skipped)}"))
+
+
+def _is_idle(finding: Finding) -> bool:
+    """Whether it is a hint because nothing that it advises is faster."""
+    return finding.severity == LEVELS[-1] and is_refuted(finding)
 
 
 def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import io
 import json
 import os
 import re
@@ -259,13 +260,14 @@ def recompiled(kernel: Any, changes: Mapping[str, Any]) -> CompiledKernel | None
     """
     if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
         return None
-    own = constexprs_of(kernel)
+    own, options = constexprs_of(kernel), options_of(kernel)
     constexprs = {name: value for name, value in changes.items() if name in own}
-    options = options_of(kernel) | {name: value for name, value in changes.items() if name not in own}
+    # A launch's `num_stages=3` is both, where a kernel declares a constexpr of this name.
+    options |= {name: value for name, value in changes.items() if name in options or name not in own}
     with (
         tempfile.TemporaryDirectory() as folder,
         _standard_error_to(Path(folder) / "diagnostics"),
-        redirect_stdout(None),  # Triton prints the PTX that ptxas refuses
+        redirect_stdout(io.StringIO()),  # Triton prints the PTX that ptxas refuses
         whole_cache(),
     ):
         try:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kperf.arch import SM_90A
+from kperf.arch import GFX942, SM_90A
+from kperf.compat.triton.cache import own_cache
 from kperf.console import WholeConsole
 from kperf.diagnose import candidates, command, inputs
 from kperf.diagnose.candidates import IN_LIST, MOST_CHANGES, NONE_HELPS, NOT_COMPILED, REMAINS, checked
@@ -14,6 +15,7 @@ from kperf.diagnose.compilations import diagnose_all
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rules import register_spills
+from kperf.ir import compile as compiler
 from kperf.trace.analyze.finding import Estimate
 from kperf.trace.capture.trial import SAME_CODE, in_words
 
@@ -48,11 +50,76 @@ def test_a_tile_that_spills_registers_is_left_out(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_does_not_compile_is_left_out_and_the_compiler_prints_nothing(capfd):
-    """80 registers a thread, as the launch has it, are too few for the tile."""
-    (diagnosis,) = diagnose_all([read("drafts/grouped_gemm_tma.py")])
-    assert left_out(of(diagnosis, "small-tile")) == {"BK=64": NOT_COMPILED}
-    assert capfd.readouterr() == ("", "")
+def test_a_tile_that_fails_with_what_the_script_computes_from_it_is_not_left_out(monkeypatch):
+    """The descriptors of the launch have boxes of the tile's own length: nothing says that another tile fails."""
+    kernel = read("drafts/grouped_gemm_tma.py")
+    diagnosis = diagnose(kernel)
+    assert of(diagnosis, "small-tile").candidates == [{"BK": 64}]
+    assert candidates.with_change(kernel, {"BK": 64}) is None
+    assert checked(kernel, diagnosis) == diagnosis
+
+
+def test_what_ptxas_refuses_is_none_and_prints_nothing(capsys, monkeypatch):
+    def refuse(*_, **__):
+        print("the PTX, and how to run ptxas")
+        raise RuntimeError("registers")
+
+    kernel = read("drafts/matmul_one_stage.py")
+    monkeypatch.setattr(compiler.triton, "compile", refuse)
+    assert compiler.recompiled(kernel.compiled.kernel, {"num_stages": 3}) is None
+    assert capsys.readouterr() == ("", "")
+
+
+BOTH = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def mm(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, num_stages: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + k + rk[None, :])
+        y = tl.load(b + (k + rk[:, None]) * N + rn[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+
+a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+mm[(32, 32)](a, b, c, 4096, 4096, 128, 128, 64, num_stages=1, num_warps=4)
+"""
+
+
+def test_an_option_that_is_a_constexpr_too_is_both(tmp_path):
+    """As in Triton's softmax tutorial: a launch's `num_stages=3` is given to both."""
+    (tmp_path / "mm.py").write_text(BOTH)
+    (kernel,) = inputs.read(str(tmp_path / "mm.py"), (), SM_90A)
+    diagnosis = diagnose(kernel)
+    assert of(diagnosis, "loads-not-pipelined").candidates[0] == {"num_stages": 3}
+    assert checked(kernel, diagnosis) == diagnosis
+
+
+@pytest.mark.parametrize("kind", ["amd", "folder"])
+def test_what_cannot_be_compiled_again_keeps_its_advice(tmp_path, kind):
+    """AMD's machine code is not read, and a folder of Triton's cache has no source."""
+    with own_cache(tmp_path):
+        kernel, *_ = inputs.read(str(KERNELS / "drafts/matmul_one_stage.py"), (), GFX942 if kind == "amd" else SM_90A)
+    if kind == "folder":
+        kernel, *_ = inputs.read(str(tmp_path), (), SM_90A)
+    diagnosis = diagnose(kernel)
+    found = of(diagnosis, "loads-not-pipelined")
+    assert (found.severity, len(found.candidates) > 0) == ("high", True)
+    assert checked(kernel, diagnosis) == diagnosis
+
+
+def test_a_finding_whose_second_candidate_helps_is_printed(one_stage, monkeypatch):
+    kernel, diagnosis = one_stage
+    make = candidates.with_change
+    same = lambda kernel, change: kernel if change == {"num_stages": 3} else make(kernel, change)  # noqa: E731
+    monkeypatch.setattr(candidates, "with_change", same)
+    console = WholeConsole(file=io.StringIO())
+    command.show(console, Diagnoses(kernels=[checked(kernel, diagnosis)]), command.Request())
+    said = console.file.getvalue()
+    assert "launch with num_stages=4 (" in said
+    assert f"left out num_stages=3: {SAME_CODE}\n" in said
 
 
 @pytest.fixture
@@ -156,7 +223,7 @@ def test_other_advice_stays_where_no_option_helps(monkeypatch):
 
 def test_a_tile_alone_that_does_not_help_is_no_advice(monkeypatch):
     kernel = read("drafts/mxfp4_unpack.py")
-    monkeypatch.setattr(candidates, "with_change", lambda *_: None)
+    monkeypatch.setattr(candidates, "with_change", lambda kernel, _: kernel)
     few_warps = of(checked(kernel, diagnose(kernel)), "low-occupancy")
     assert (few_warps.advice, few_warps.estimate) == (NONE_HELPS.format("tile size"), None)
     assert few_warps.severity == "medium"

@@ -169,10 +169,54 @@ def test_a_single_program_that_waits_may_be_as_many_as_there_are_items(tmp_path)
 
 
 def test_few_programs_that_wait_leave_sms_without_work(tmp_path):
-    (one,) = of_offsets(tmp_path, 8)
-    assert one.message == "8 persistent programs leave 124 of 132 SMs without work"
-    waiting, launch = 8 * 4 * 270 / 1980e3, 0.004
-    assert one.estimate.high == pytest.approx((waiting + launch) / (waiting / 8 + launch))
+    (one,) = of_offsets(tmp_path, 3)
+    assert one.message == "3 persistent programs leave 129 of 132 SMs without work"
+    waiting, launch = 22 * 4 * 270 / 1980e3, 0.004  # the first program has 22 of 64 items
+    assert one.estimate.high == pytest.approx((waiting + launch) / (waiting / 22 + launch))
+    (one,) = (one for one in of_offsets(tmp_path, 60) if one.id == "persistent-grid")
+    waiting = 2 * 4 * 270 / 1980e3  # of two items, as the first four of 60 programs have
+    assert one.estimate.high == pytest.approx((waiting + launch) / (waiting / 2 + launch))
+    assert one.severity == "medium"
+
+
+def test_programs_along_another_axis_are_named_so(tmp_path):
+    (one,) = of_offsets(tmp_path, "1, 3", "tl.program_id(1)", "tl.num_programs(1)")
+    assert one.id == "persistent-grid"
+    assert one.advice.endswith("or tl.num_programs(1)")
+
+
+STATE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def fill(x, y, out, n):
+    last = 0.0
+    for item in tl.range(tl.program_id(0), n, step=tl.num_programs(0)):
+        {body}
+    {end}
+
+x, y, out = (torch.empty(4096, device="cuda") for _ in range(3))
+fill[(1,)](x, y, out, 4095)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "end", "shared"),
+    [
+        ("tl.store(out + item, tl.load(x + item))", "", True),
+        ("last += tl.load(x + item)", "tl.store(out, last)", False),
+        ("last += tl.load(x + item)", "tl.store(out + tl.program_id(0), last)", False),
+        ("last += tl.load(x + item); tl.store(out + item, last)", "", False),
+        ("tl.store(x + item + 1, tl.load(x + item) * 2)", "", False),
+        ("tl.store(out, tl.load(x + item))", "", False),
+        ("tl.store(out + item, tl.load(x + item))", "tl.store(y, 1.0)", False),
+        ("at = tl.load(y + item).to(tl.int32); tl.store(out + at, tl.load(out + at) + 1)", "", False),
+    ],
+)
+def test_a_loop_is_shared_only_where_no_iteration_needs_another(tmp_path, body, end, shared):
+    """More programs would compute something else, or store where nobody has room."""
+    every = found(tmp_path, STATE.format(body=body, end=end))
+    assert ("persistent-grid" in {one.id for one in every}) == shared
 
 
 @pytest.mark.parametrize("step", ["1", "tl.num_programs(0) * 0 + 1"])

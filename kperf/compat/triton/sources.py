@@ -114,7 +114,7 @@ def is_gluon(source: Any) -> bool:
 
 def python_function(kernel: CompiledKernel) -> Callable[..., None] | None:
     """The Python function that a kernel was compiled from; None if it came without its source."""
-    return getattr(getattr(kernel.src, "fn", None), "fn", None)
+    return getattr(getattr(getattr(kernel, "src", None), "fn", None), "fn", None)
 
 
 def argument_names(kernel: CompiledKernel) -> tuple[str, ...]:

@@ -3,23 +3,30 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kperf.compat.triton.sources import python_function
 from kperf.diagnose.reading.kernel import Kernel
 from kperf.diagnose.reading.options import MOST_WARPS, OPTIONS
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 
 
+def can_be_recompiled(kernel: Kernel) -> bool:
+    """Whether a kernel's source is known, and does not say itself how many warps it has; AMD's code is not read."""
+    has_groups = kernel.total_warps != kernel.num_warps
+    known = python_function(kernel.compiled.kernel) is not None and "cubin" in kernel.compiled.kernel.asm
+    return known and kernel.is_gluon is False and not has_groups
+
+
 def with_change(kernel: Kernel, change: Mapping[str, int]) -> Kernel | None:
     """The kernel with other constexprs and options, by name; of other tiles no launch is known, since the grid changes.
 
-    None where a CTA has no so many warps, or the kernel cannot be compiled again: that takes long. Raises `UsageError`
-    if its machine code cannot be read.
+    None where a CTA has no so many warps, or the kernel does not compile so, or cannot be compiled again: that takes
+    long. Raises `UsageError` if its machine code cannot be read.
     """
-    has_groups = kernel.total_warps != kernel.num_warps
-    if change.get("num_warps", 1) > MOST_WARPS or kernel.is_gluon is not False or has_groups:
+    if change.get("num_warps", 1) > MOST_WARPS or not can_be_recompiled(kernel):
         return None
     made = kernel.compiled.again(**change)
-    if made is None or "cubin" not in made.asm:
+    if made is None:
         return None
     compiled = compiler.read_compiled(made)
     changed = replace(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,19 @@ from kperf.diagnose.analyses.loops import carried, innermost
 from kperf.diagnose.analyses.occupancy import arithmetic_bounds, ctas, ctas_of_sm, moved_bytes
 from kperf.diagnose.analyses.waves import memory_bounds
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import LOADS, LOOPS, MMAS, inside, loops_around
+from kperf.diagnose.reading.operations import (
+    ATOMICS,
+    LOADS,
+    LOOPS,
+    MMAS,
+    STORES,
+    TMA_LOADS,
+    TMA_STORES,
+    inside,
+    loops_around,
+)
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SEVERE_GAIN
+from kperf.diagnose.thresholds import IN_LOOP, LAUNCH_MS, LEAST_SM_BYTES, MEDIUM_GAIN, SEVERE_GAIN
 from kperf.ir.loops import BOUNDS, loop_begins
 from kperf.ir.origins import Origins
 from kperf.ir.ttgir import Operation
@@ -32,12 +42,13 @@ GPU's power and L2 with fewer others during a last wave."""
 class _Launch:
     """Programs that share tiles: program p has the tiles p, p + programs and so on.
 
-    waiting_ms: for which one waits for memory, where it does little else; else 0.
+    axis: of the grid, 0 to 2. waiting_ms: for which one waits for memory, where it does little else; else 0.
     """
 
     programs: int
     tiles: int
     slots: int
+    axis: int = 0
     waiting_ms: float = 0.0
 
     def waves(self) -> list[tuple[int, int]]:
@@ -80,7 +91,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         _message(launch),
         f"launch {best.programs} programs: min(tiles, {f'{held} * ' if held > 1 else ''}sms), where sms is "
         "torch.cuda.get_device_properties(device).multi_processor_count; the step of the loop over tiles is the same "
-        "number, or tl.num_programs(0)",
+        f"number, or tl.num_programs({launch.axis})",
         {"programs": launch.programs, "tiles": launch.tiles, "ctas_per_sm": room, "sms": H200.sms},
         estimate=(most**_LIKELY, 1.0, most),
     )
@@ -117,10 +128,13 @@ def _launch_of(kernel: Kernel) -> _Launch | None:
     others = [loop for loop, shared in zip(loops, tiles, strict=True) if not shared]
     if not any(tiles) or not all(_differs(origins, loop) for loop in others):
         return None
-    waiting_ms = 0.0 if any(_computes(kernel, loop) for loop in loops) else _waiting_ms(kernel, loops, count)
-    if waiting_ms is None:
+    most = max(tiles)
+    loop = loops[tiles.index(most)]
+    waiting_ms = 0.0 if any(_computes(kernel, loop) for loop in loops) else _waiting_ms(kernel, loop, most, count)
+    if waiting_ms is None or ((waiting_ms or count == 1) and not _is_apart(kernel, loop)):
         return None
-    return _Launch(count, max(tiles), ctas(kernel) * H200.sms, waiting_ms)
+    axis = _axis_of(kernel, loop) if count == 1 else (kernel.grid or ()).index(count)
+    return _Launch(count, most, ctas(kernel) * H200.sms, axis or 0, waiting_ms)
 
 
 def _differs(origins: Origins, loop: Operation) -> bool:
@@ -139,17 +153,37 @@ def _tiles(kernel: Kernel, origins: Origins, loop: Operation, count: int) -> int
         return 0
     begins, end, step = bounds
     if count == 1:  # the numbers are those of any loop: it is the source that takes them of the grid
-        return kernel.iterations(loop) or 0 if _is_of_grid(kernel, loop) else 0
+        return 0 if _axis_of(kernel, loop) is None else kernel.iterations(loop) or 0
     apart = np.unique(np.diff(begins)) if begins.shape == (count,) else np.zeros(0)
     if len(apart) != 1 or apart[0] <= 0 or end.size != 1 or step.size != 1 or step.flat[0] != apart[0] * count:
         return 0
     return max(math.ceil((int(end.flat[0]) - int(begins[0])) / int(apart[0])), 0)
 
 
-def _is_of_grid(kernel: Kernel, loop: Operation) -> bool:
-    """Whether a loop begins at the program's id, and its step is the number of programs."""
-    begin, _, step = ({op.name for op in kernel.values.sources(loop, place)} for place in BOUNDS)
-    return loop.name == "scf.for" and "tt.get_program_id" in begin and "tt.get_num_programs" in step
+def _axis_of(kernel: Kernel, loop: Operation) -> int | None:
+    """Along which a loop begins at the program's id, and steps by the number of programs; None if it does not."""
+    if loop.name != "scf.for":
+        return None
+    begin, _, step = (kernel.values.sources(loop, place) for place in BOUNDS)
+    axes = {op.rest.split()[0] for op in begin if op.name == "tt.get_program_id"}
+    steps = {op.rest.split()[0] for op in step if op.name == "tt.get_num_programs"}
+    return "xyz".index(min(axes)) if axes == steps and len(axes) == 1 else None
+
+
+def _is_apart(kernel: Kernel, loop: Operation) -> bool:
+    """Whether nothing goes from one iteration of a loop to another, so that several programs may share them.
+
+    All that the kernel stores it stores in the loop, to where the iteration says, and loads nothing of that.
+    """
+    stores = [op for op in kernel.operations if op.name in (*STORES, *TMA_STORES, *ATOMICS)]
+    stored = {name for op in stores for name in kernel.memory_of(op)}
+    loads = [op for op in inside(loop) if op.name in (*LOADS, *TMA_LOADS)]
+    within = {op.line for op in inside(loop)}
+    return (
+        not loop.results
+        and all(op.line in within and loop in kernel.values.sources(op, 0) for op in stores)
+        and not any(stored & kernel.memory_of(op) for op in loads)
+    )
 
 
 def _bounds_of_while(origins: Origins, loop: Operation) -> tuple[NDArray[np.int64], ...] | None:
@@ -176,16 +210,19 @@ def _computes(kernel: Kernel, loop: Operation) -> bool:
     return any(arithmetic_bounds(kernel, one) for one in inner)
 
 
-def _waiting_ms(kernel: Kernel, loops: Sequence[Operation], count: int) -> float | None:
-    """For which a program waits for the loads of loops; None where all SMs together ask for what memory can give.
+def _waiting_ms(kernel: Kernel, loop: Operation, tiles: int, count: int) -> float | None:
+    """For which a program waits for the loads of a loop; None where all SMs together ask for what memory can give.
 
     Each iteration waits for its loads, which fewer programs than SMs do not hide.
     """
-    loads = [op for loop in loops for op in inside(loop) if op.name in LOADS]
+    loads = [op for op in inside(loop) if op.name in LOADS]
     at_once = count * moved_bytes(kernel, loads)
     if not loads or count >= H200.sms or at_once >= LEAST_SM_BYTES * H200.sms:
         return None
-    return max(map(kernel.times, loads)) * H200_FIRST_L2_LATENCY / (H200.max_mhz * 1e3)
+    of_tile = max(
+        math.prod(kernel.iterations(one) or IN_LOOP for one in loops_around(op) if one is not loop) for op in loads
+    )
+    return math.ceil(tiles / count) * of_tile * H200_FIRST_L2_LATENCY / (H200.max_mhz * 1e3)
 
 
 RULE = Rule(
