@@ -44,7 +44,13 @@ class _Changes:
         self._made: dict[str, tuple[Kernel, Sequence[Finding]] | None] = {}
 
     def checked(self, finding: Finding) -> Finding:
-        """With its candidates that do not help as `dropped`, and the first that does in its advice; a hint as it is."""
+        """With its candidates that do not help as `dropped`, and the first that does in its advice.
+
+        None of a hint is compiled.
+        """
+        listed = [one for one in finding.candidates if _is_in_list(self._kernel, one)]
+        if listed and listed == finding.candidates:
+            return _with_all_dropped(finding, [Dropped(change=in_words(one), why=IN_LIST) for one in listed])
         if finding.severity == LEVELS[-1]:
             return finding
         dropped: list[Dropped] = []

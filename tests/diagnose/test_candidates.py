@@ -265,7 +265,10 @@ def test_a_configuration_of_the_autotuners_list_is_not_advised():
     (tuning,) = kernel.history.tunings
     configs = (*tuning.configs, {**tuning.best, "num_stages": 3})
     with_three = replace(kernel, history=replace(kernel.history, tunings=[replace(tuning, configs=configs)]))
-    stages = of(checked(with_three, diagnose(with_three)), "too-few-stages")
-    assert stages.advice == "the autotuner has num_stages=3 in its list: its times decide"
-    assert left_out(stages) == {"num_stages=3": IN_LIST}
-    assert (stages.severity, stages.estimate) == ("low", None)
+    diagnosis = diagnose(with_three)
+    hint = of(diagnosis, "too-few-stages").model_copy(update={"severity": "low"})
+    for before in (diagnosis, diagnosis.model_copy(update={"findings": [hint]})):
+        stages = of(checked(with_three, before), "too-few-stages")
+        assert stages.advice == "the autotuner has num_stages=3 in its list: its times decide"
+        assert left_out(stages) == {"num_stages=3": IN_LIST}
+        assert (stages.severity, stages.estimate) == ("low", None)
