@@ -526,7 +526,7 @@ CARRIED = ", and carry what is reduced along them (of a softmax the running maxi
             "the 128 rows of the tile of 128 x 512, ",  # a norm of what they leave needs all columns
         ),
         (
-            "tl.store(y + tl.program_id(0) * ROWS + r, tl.sum(v * tl.exp(u - tl.max(u, 1)[:, None]), 1))",
+            "tl.store(y + tl.program_id(0) * 128 + r, tl.sum(v * tl.exp(u - tl.max(u, 1)[:, None]), 1))",
             "the 128 rows of the tile",
         ),
         (EACH % "v * tl.cumsum(u, 0) + tl.cumsum(u, 1)", None),
