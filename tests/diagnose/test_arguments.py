@@ -243,10 +243,10 @@ x = torch.empty(LENGTH, device="cuda", dtype=torch.float16)
 table = torch.empty(1 << 14, device="cuda", dtype=torch.INDEX)
 gathered[(132,)](x, table, torch.empty(1 << 14, device="cuda"), 1 << 14, 1 << 14, 64, 128, 64)
 """
-ONLY_IN_PRODUCT = "widen it only in the product with the stride, as index.to(tl.int64) * stride"
-KEPT = f"keep the loaded index in 32 bits, and {ONLY_IN_PRODUCT}"
-CONVERTED = f"convert the loaded index to 32 bits, as index.to(tl.int32), and {ONLY_IN_PRODUCT}"
-POINTER_FIRST = "add the product of index and stride to the pointer, and to that pointer the other offsets in 32 bits"
+WIDENED_LATE = "widen it only to multiply it by the stride, as index.to(tl.int64) * stride"
+KEPT = f"keep the loaded index in 32 bits, and {WIDENED_LATE}"
+CONVERTED = f"convert the loaded index to 32 bits, as index.to(tl.int32), and {WIDENED_LATE}"
+POINTER_FIRST = "add index * stride to the pointer first, and then to that pointer the other offsets in 32 bits"
 FIRST_ADDRESS = (
     "compute the tile's first address once before the loop, in 64 bits, and the offsets in the loop in 32 bits"
 )

@@ -17,7 +17,7 @@ from kperf.trace.analyze.finding import Finding
 _COSTLY = ("arith.muli", "arith.divsi", "arith.remsi")
 _ARITHMETIC = (*_COSTLY, "arith.addi", "arith.subi")
 _PRODUCT = "arith.muli"
-_IN_PRODUCT = "widen it only in the product with the stride, as index.to(tl.int64) * stride"
+_WIDENED_LATE = "widen it only to multiply it by the stride, as index.to(tl.int64) * stride"
 _REACHED = 1 << 31
 """Elements of a tensor within which 32 bits reach each one."""
 _MANY = 128
@@ -82,13 +82,13 @@ def _of_gathered(kernel: Kernel, loop: Operation, op: Operation) -> str:
     """Of rows that have no first address before the loop. Only an index times the length of a row may need 64 bits."""
     made = [op, *_sources(kernel, op)]
     if any(one.name in READS and loop in loops_around(one) and "i64" in one.rest.partition(" : ")[2] for one in made):
-        return f"convert the loaded index to 32 bits, as index.to(tl.int32), and {_IN_PRODUCT}"
+        return f"convert the loaded index to 32 bits, as index.to(tl.int32), and {_WIDENED_LATE}"
     wide = [one for one in made if _is_wide(one) and _is_gathered(kernel, loop, one)]
     sums = [one for one in wide if one.name != _PRODUCT]
     if any(all(source.name != _PRODUCT for source in _sources(kernel, one) if source in wide) for one in sums):
-        return f"keep the loaded index in 32 bits, and {_IN_PRODUCT}"
+        return f"keep the loaded index in 32 bits, and {_WIDENED_LATE}"
     if sums:
-        return "add the product of index and stride to the pointer, and to that pointer the other offsets in 32 bits"
+        return "add index * stride to the pointer first, and then to that pointer the other offsets in 32 bits"
     largest = max(kernel.lengths.values(), default=0)
     if largest >= _REACHED:
         return ""
