@@ -227,6 +227,52 @@ def test_a_sum_in_64_bits_is_no_index_and_an_address_is(tmp_path, offsets, lines
     assert {one.source.line for one in diagnosis.findings if one.id == "int64-index"} == lines
 
 
+ROWS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gathered(x, table, out, n, last, stride, B: tl.constexpr, D: tl.constexpr):
+    at, cols = tl.arange(0, B), tl.arange(0, D)
+    total = tl.zeros([B, D], tl.float32)
+    for start in range(0, n, B):
+        row = tl.load(table + start + at)
+        total += tl.load(x + OFFSETS)
+    tl.store(out + at[:, None] * D + cols[None, :], total)
+
+x = torch.empty(LENGTH, device="cuda", dtype=torch.float16)
+table = torch.empty(1 << 14, device="cuda", dtype=torch.INDEX)
+gathered[(132,)](x, table, torch.empty(1 << 14, device="cuda"), 1 << 14, 1 << 14, 64, 128, 64)
+"""
+WIDENED_LATE = "widen it only to multiply it by the stride, as index.to(tl.int64) * stride"
+KEPT = f"keep the loaded index in 32 bits, and {WIDENED_LATE}"
+CONVERTED = f"convert the loaded index to 32 bits, as index.to(tl.int32), and {WIDENED_LATE}"
+POINTER_FIRST = "add index * stride to the pointer first, and then to that pointer the other offsets in 32 bits"
+FIRST_ADDRESS = (
+    "compute the tile's first address once before the loop, in 64 bits, and the offsets in the loop in 32 bits"
+)
+LEFT = "leave the loaded index in 32 bits, which reach across 2^31 elements: the launch's largest tensor has"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "index", "length", "advice"),
+    [
+        ("((row.to(tl.int64) + last) % last)[:, None] * stride + cols[None, :]", "int32", "1 << 33", {KEPT}),
+        ("tl.where(row < 0, row.to(tl.int64) + last, row)[:, None] * stride", "int32", "1 << 33", {KEPT}),
+        ("row[:, None] * stride", "int64", "1 << 33", {CONVERTED}),
+        ("((row.to(tl.int64)[:, None] * stride) + cols[None, :])", "int32", "1 << 33", {POINTER_FIRST}),
+        ("row.to(tl.int64)[:, None] * stride", "int32", "1 << 20", {LEFT}),
+        ("row.to(tl.int64)[:, None] * stride", "int32", "1 << 33", set()),  # each of its 64 bits may be needed
+        ("(start + at).to(tl.int64)[:, None] * stride", "int32", "1 << 33", {FIRST_ADDRESS}),
+        ("((at + start).to(tl.int64) * 3)[:, None] + cols[None, :]", "int64", "1 << 20", {FIRST_ADDRESS}),
+    ],
+)
+def test_gathered_rows_have_no_first_address_before_the_loop(tmp_path, offsets, index, length, advice):
+    source = ROWS.replace("OFFSETS", offsets).replace("INDEX", index).replace("LENGTH", length)
+    (diagnosis,) = of_script(tmp_path, source)
+    found = {one.advice for one in diagnosis.findings if one.id == "int64-index"}
+    assert {one.partition(" has ")[0] + " has" * (" has " in one) for one in found} == advice
+
+
 PASSES = """
 import torch, triton, triton.language as tl
 

@@ -450,3 +450,75 @@ def test_remainders_of_two_sums_are_one_finding(tmp_path):
     one = summed(tmp_path, source.replace("acc =", "more, acc = tl.zeros((B,), tl.int64),", 1))
     assert one.evidence["divisions"] == 2
     assert "likewise on line 10" in one.message
+
+
+TABLE = """
+def gathered(x, table, out, n, length, stride, WIDTH: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, B)
+    first = tl.load(table + tl.program_id(0))
+    acc = tl.zeros((B,), tl.float32)
+    for start in range(0, n, B):
+        slots = tl.load(table + start + at)
+        place = PLACE
+        acc += tl.load(x + place * stride)
+    tl.store(out + at, acc)
+"""
+COUNTED_WAY = "carry quotient and remainder from iteration to iteration in variables"
+WIDENED_WAY = "divide in 32 bits and widen the remainder afterwards, as (x % n).to(tl.int64) of x and n in 32 bits"
+CONSTANT_WAY = "make the divisor a tl.constexpr: a division then takes 5 instructions in place of 14"
+
+
+@pytest.mark.parametrize(
+    ("place", "table", "length", "advice", "end"),
+    [
+        ("(slots.to(tl.int64) + length) % length", "i32", "i32", WIDENED_WAY, "5 if n is a tl.constexpr too"),
+        ("slots.to(tl.int64) % length", "i32", "i32", WIDENED_WAY, "a tl.constexpr leaves 20)"),
+        ("slots.to(tl.int64) % WIDTH", "i32", "i32", WIDENED_WAY, "takes 5 instructions in place of 20"),
+        ("slots % length", "i64", "i32", f"if the loaded numbers and the divisor are below 2^31, {WIDENED_WAY}", ""),
+        ("slots.to(tl.int64) % length", "i32", "i64", "if the loaded numbers and the divisor are below 2^31", ""),
+        ("(slots * slots).to(tl.int64) // length", "i32", "i32", "if the loaded numbers and the divisor are", ""),
+        ("slots.to(tl.int64) // length", "i32", "i32", "divide in 32 bits and widen the quotient", "(x // n)"),
+        ("slots % length", "i32", "i32", CONSTANT_WAY, ""),
+        ("(slots + start) // length", "i32", "i32", CONSTANT_WAY, ""),
+        ("slots % WIDTH", "i32", "i32", None, ""),  # as cheap as a division gets
+        ("(start + at).to(tl.int64) % length", "i32", "i32", COUNTED_WAY, "write a loop for each dimension"),
+        ("(first + start + at) % length", "i32", "i32", COUNTED_WAY, "write a loop for each dimension"),
+        ("(first + start + at) % WIDTH", "i64", "i32", COUNTED_WAY, "variables, or write a loop for each dimension"),
+    ],
+)
+def test_no_iterations_quotient_of_a_tables_slots_follows_from_the_last_ones(
+    tmp_path, place, table, length, advice, end
+):
+    source = TABLE.replace("PLACE", place)
+    one = found(tmp_path, source, f"*fp32,*{table},*fp32,i32,{length},i32", "WIDTH=48", "B=256").get("loop-division")
+    assert (one is not None) == (advice is not None)
+    if one is not None:
+        is_counted = advice == COUNTED_WAY
+        assert one.advice.startswith(advice)
+        assert end in one.advice
+        assert (COUNTED_WAY in one.advice, "loop for each dimension" in one.advice) == (is_counted, is_counted)
+
+
+def test_what_narrower_divisions_save_is_by_their_instructions(tmp_path):
+    """In 64 bits a constant divisor spares little: 20 instructions of 24. In 32 bits it takes 14, or 5."""
+    ways = ["slots.to(tl.int64) % length", "slots.to(tl.int64) % WIDTH"]
+    types = "*fp32,*i32,*fp32,i32,i32,i32"
+    run_time, constant = (
+        found(tmp_path, TABLE.replace("PLACE", way), types, "WIDTH=48", "B=256")["loop-division"] for way in ways
+    )
+    for one, now, then in ((run_time, 24, 14), (constant, 20, 5)):
+        share = 1 - 1 / one.estimate.high
+        assert one.estimate.speedup == pytest.approx(1 / (1 - share * (1 - then / now)), rel=1e-2)
+        assert f"{then} instructions in place of {now}" in one.advice
+    assert run_time.estimate.high > 1.1
+
+
+def test_a_launch_says_whether_a_divisor_has_32_bits(tmp_path):
+    source = TABLE.replace("PLACE", "slots.to(tl.int64) % length")
+    launch = """
+x, table = torch.empty(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda", dtype=torch.int32)
+gathered[(132,)](x, table, x, 4096, LENGTH, 1, 48, 256)
+"""
+    for length, fits in ((1 << 20, True), (1 << 40, False)):
+        one = found_in_script(tmp_path, source, launch.replace("LENGTH", str(length)))["loop-division"]
+        assert one.advice.startswith("if the loaded numbers") != fits

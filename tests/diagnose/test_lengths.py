@@ -86,6 +86,24 @@ def test_loops_that_end_with_it_and_masks_of_other_numbers_are_not(tmp_path, whe
 
 
 @pytest.mark.parametrize(
+    ("mask", "sides"),
+    [
+        ("length + at >= 0", None),
+        ("length - MAX + 1 + at > -1", None),
+        ("0 <= length + at", None),
+        ("(length + at >= 0) & (length + at < tl.load(lens + n + seq))", (0, 1)),  # the end of the keys
+        ("at - length >= 0", (1, 0)),
+        ("0 <= at - length", (1, 0)),
+        ("length + at >= n", (1, 0)),  # n may be larger than the length
+        ("length - at > 0", (0, 1)),
+    ],
+)
+def test_positions_that_count_on_from_a_loaded_one_begin_behind_0(tmp_path, mask, sides):
+    """Only negative positions are left out, of CTAs at the beginning of a sequence."""
+    assert idle(tmp_path, mask=mask) == sides
+
+
+@pytest.mark.parametrize(
     ("step", "other", "begin", "is_found"),
     [
         ("acc + tl.sum(v * 0.5, 0)", "0.0", "0.0", True),

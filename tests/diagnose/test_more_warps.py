@@ -7,6 +7,8 @@ import pytest
 
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
+from kperf.diagnose.analyses import ends_of_spills
+from kperf.diagnose.analyses.largest import largest_value
 from kperf.diagnose.analyses.spills import Spills, spills
 from kperf.diagnose.analyses.warps import warps_repeat_work
 from kperf.diagnose.engine import diagnose
@@ -389,8 +391,8 @@ def spilled_with(kernel, **options):
 @pytest.mark.parametrize(
     ("warps", "options", "shorter"),
     [
-        (16, {"maxnreg": 128, "num_warps": 32}, "take a quarter of the tile"),
-        (8, {"num_warps": 32, "maxnreg": 255}, "take an eighth of the tile"),
+        (16, {"maxnreg": 128, "num_warps": 32}, "loop over the 32768 elements of the tile, 8192 at a time"),
+        (8, {"num_warps": 32, "maxnreg": 255}, "loop over the 32768 elements of the tile, 4096 at a time"),
     ],
 )
 def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp_path, warps, options, shorter):
@@ -402,7 +404,7 @@ def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp
     assert finding.message.endswith(f"; {said}")
     least, value = next(iter(options.items()))
     assert finding.advice.startswith(f"launch with {least}={value}")
-    assert finding.advice.endswith(f"; so that nothing is spilled, {shorter}")
+    assert finding.advice.endswith(f"; so that nothing is spilled, also {shorter}")
     assert finding.candidates[:2] == [{name: value} for name, value in options.items()]
     gain = spills(kernel).gain
     remaining = 1 + (gain - 1) * left[least] / kernel.resources.spilled_bytes
@@ -417,7 +419,7 @@ def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp
         (EACH_ROW, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
         (EACH_ROW, WHOLE, 32, "walk the row in a loop, in tiles of 8192", False),
         (ONCE, WHOLE, 16, "walk the row in a loop, in tiles of 8192", False),
-        (ONCE, ELEMENTWISE, 16, "take a quarter of the tile", False),
+        (ONCE, ELEMENTWISE, 16, "loop over the 32768 elements of the tile, 8192 at a time", False),
         (ALONG, WHOLE, 16, "take a quarter of the tile: BLOCK=8192", True),
         (ALONG, WHOLE, 32, "take a quarter of the tile: BLOCK=8192", True),
     ],
@@ -425,7 +427,7 @@ def test_spills_say_what_each_option_leaves_of_them_and_begin_with_the_least(tmp
 def test_a_row_that_is_one_tile_is_walked_and_not_halved(tmp_path, loop, store, warps, advice, halved):
     """In tiles of a quarter each thread needs a quarter of its registers."""
     finding = next(one for one in register_spills.check(shifted(tmp_path, *loop, store, warps)))
-    assert finding.advice.rpartition("so that nothing is spilled, ")[2] == advice
+    assert finding.advice.rpartition("so that nothing is spilled, also ")[2] == advice
     assert ({"BLOCK": 16384} in finding.candidates) == halved
 
 
@@ -438,7 +440,7 @@ def test_more_warps_are_not_combined_with_registers_that_they_cannot_have(tmp_pa
     finding = next(one for one in register_spills.check(limited))
     left = spilled_with(limited, num_warps=32, maxnreg=64)
     assert f"num_warps=32, maxnreg=64 leaves {left} bytes" in finding.message
-    assert finding.advice.startswith("launch with num_warps=32, maxnreg=64; so that nothing is spilled, ")
+    assert finding.advice.startswith("launch with num_warps=32, maxnreg=64; so that nothing is spilled, also ")
     assert finding.candidates == [{"num_warps": 32, "maxnreg": 64}]
 
 
@@ -448,7 +450,7 @@ def test_warps_that_are_too_few_say_what_more_of_them_leave(tmp_path):
     left = spilled_with(kernel, num_warps=32)
     assert finding.message.endswith(f"; num_warps=32 leaves {left} bytes")
     assert finding.advice == (
-        "launch with num_warps=32; so that nothing is spilled, walk the row in a loop, in tiles of 8192"
+        "launch with num_warps=32; so that nothing is spilled, also walk the row in a loop, in tiles of 8192"
     )
     assert finding.estimate.speedup < spills(kernel).gain
 
@@ -495,3 +497,64 @@ def test_stages_are_no_cause_of_shared_memory_that_no_loop_fills(tmp_path):
     assert "because of its shared memory" in finding.message
     assert finding.advice == "use a smaller tile: BLOCK=64"
     assert not any("num_stages" in candidate for candidate in finding.candidates)
+
+
+TOKENS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def tokens(x, y, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    r, c = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    at = TOKEN * COLUMNS + r[:, None] * COLUMNS + c[None, :]
+    u, v = tl.load(x + at), tl.load(x + n + at)
+    RESULT
+
+x, y = torch.empty(1 << 25, device="cuda"), torch.empty(1 << 25, device="cuda")
+tokens[(132,)](x, y, 1 << 24, 128, 512, num_warps=WARPS)
+"""
+EACH, OF_COLUMNS = "tl.store(y + at, %s)", "tl.store(y + tl.program_id(0) * COLUMNS + c, %s)"
+CARRIED = ", and carry what is reduced along them (of a softmax the running maximum and sum)"
+
+
+@pytest.mark.parametrize(
+    ("result", "walked"),
+    [
+        (EACH % "v * tl.softmax(u * v, 0)", "the 512 columns of the tile of 128 x 512, "),
+        (EACH % "v * (u - tl.max(u * v, 1)[:, None])", "the 128 rows of the tile of 128 x 512, "),
+        (
+            "s = tl.sum(v * tl.softmax(u, 0), 0); " + OF_COLUMNS % "s * tl.rsqrt(tl.sum(s * s, 0))",
+            "the 128 rows of the tile of 128 x 512, ",  # a norm of what they leave needs all columns
+        ),
+        (
+            "tl.store(y + tl.program_id(0) * 128 + r, tl.sum(v * tl.exp(u - tl.max(u, 1)[:, None]), 1))",
+            "the 128 rows of the tile",
+        ),
+        (EACH % "v * tl.cumsum(u, 0) + tl.cumsum(u, 1)", None),
+    ],
+)
+@pytest.mark.parametrize("token", ["tl.program_id(0) * 128", "tl.program_id(0) * ROWS"], ids=["any", "of a tile"])
+def test_a_loop_walks_along_a_dimension_that_no_norm_needs_as_a_whole(tmp_path, token, result, walked):
+    script = tmp_path / "tokens.py"
+    script.write_text(
+        TOKENS.replace("RESULT", result).replace("TOKEN", token).replace("WARPS", "32" if walked is None else "8")
+    )
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    value = largest_value(kernel)
+    assert value.tensor.shape == (128, 512)
+    advice = ends_of_spills.shorter_tile(kernel, value, [ends_of_spills.Option({"num_warps": 32}, 64 * 4 * 7, 64)])
+    if walked is None:
+        assert advice == "take an eighth of the tile"
+        return
+    if "tl.max" in result and "ROWS" in token:  # each row is for itself
+        assert advice == "take an eighth of the tile: ROWS=16"
+        return
+    length = int(walked.split()[1])
+    assert advice.startswith(f"loop over {walked}")
+    assert f", {length // 8} at a time" in advice
+    assert advice.endswith(CARRIED) == ("rsqrt" in result)
+
+
+def test_a_tile_whose_largest_value_is_not_known_has_its_steps_shortened(tmp_path):
+    kernel = gemm(tmp_path, "float32", 64, "num_warps=8")
+    spilling = [ends_of_spills.Option({"num_warps": 16}, 128 * 4, 128)]
+    assert ends_of_spills.shorter_tile(kernel, None, spilling) == "halve the tile: BM=64 or BN=64 or BK=32"

@@ -895,6 +895,56 @@ def test_elements_that_meet_the_last_result_first_can_keep_their_own(tmp_path, s
     assert ("add to a vector that the loop carries" in advice) != needed
 
 
+DECODED = """
+def decoded(q, k, v, out, n, N: tl.constexpr, D: tl.constexpr):
+    i, d = tl.arange(0, N), tl.arange(0, D)
+    x = tl.load(q + d)
+    top, total, acc = -float("inf"), 0.0, tl.zeros([D], tl.float32)
+    for start in range(0, n, N):
+        at = (tl.program_id(0) * n + start + i)[:, None] * D + d[None, :]
+        s = tl.sum(x[None, :] * tl.load(k + at), 1)
+        STEP
+    tl.store(out + tl.program_id(0) * D + d, acc / total + top)
+"""
+ONLINE = """new = tl.maximum(top, tl.max(s, 0))
+        p, alpha = tl.exp(s - new), tl.exp(top - new)
+        total = alpha * total + tl.sum(p, 0)
+        acc = acc * alpha + tl.sum(p[:, None] * tl.load(v + at), 0)
+        top = new"""
+
+
+@pytest.mark.parametrize(
+    ("step", "vectors"),
+    [
+        (ONLINE, [False, True, True]),
+        # the next iteration's terms need what this one has added up
+        ("total += tl.sum(s, 0)\n        top += tl.max(s * total, 0)", [False, True]),
+        ("top = tl.maximum(top, tl.max(s, 0))\n        total += tl.sum(s, 0)", [True, True]),
+        ("top = tl.maximum(top, tl.max(s, 0))\n        total = total * 0.5 + tl.sum(s, 0)", [True, True]),
+    ],
+)
+def test_a_largest_score_that_each_sum_needs_is_not_reduced_after_the_loop(tmp_path, step, vectors):
+    launch = (
+        'q, k, v, out = (torch.empty(256, 4096, 64, device="cuda") for _ in range(4))\n'
+        "decoded[(256,)](q, k, v, out, 4096, 64, 64, num_warps=8)"
+    )
+    found(tmp_path, DECODED.replace("STEP", step), launch)
+    every = diagnosis_of(tmp_path / "script.py").findings
+    advice = {one.source.line: one.advice for one in every if one.id == "reduction-in-loop"}
+    assert ["add to a vector that the loop carries" in advice[line] for line in sorted(advice)] == vectors
+    assert all("give each warp whole" in one for one in advice.values())
+
+
+def test_a_reduction_of_a_reduction_can_be_done_after_the_loop_with_it(tmp_path):
+    """Of a tile both dimensions: the second one only goes on with the first one."""
+    launch = (
+        'a, b, out = (torch.empty(8, 4096, 2048, device="cuda") for _ in range(3))\n'
+        "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
+    )
+    findings = found(tmp_path, STATES.replace("BODY", "h += tl.sum(tl.sum(tl.load(b + at), 0), 0)"), launch)
+    assert findings["reduction-in-loop"].advice.startswith("add to a vector that the loop carries")
+
+
 RESCALED = """
 def rescaled(p, v, s, out, n, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
     m, k, d = tl.arange(0, M), tl.arange(0, N), tl.arange(0, D)

@@ -1,5 +1,6 @@
 """What ends a kernel's spills: what options leave of them, and the length of a tile that needs no more registers."""
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,13 +9,17 @@ from kperf.diagnose.analyses.largest import Largest
 from kperf.diagnose.analyses.starts import row_lengths
 from kperf.diagnose.analyses.warps import most_registers, spilled_with_warps, warps_change
 from kperf.diagnose.reading.kernel import Kernel
-from kperf.diagnose.reading.operations import loops_around, mask_place
+from kperf.diagnose.reading.operations import LOOPS, MMAS, loops_around, mask_place
 from kperf.diagnose.reading.options import named, scaled
 from kperf.diagnose.thresholds import REGISTER_BYTES, SPILLED_BYTES
 from kperf.ir import compile as compiler
+from kperf.ir.layouts import tensor_types
 
-TO_END_SPILLS = "so that nothing is spilled, "
+TO_END_SPILLS = "so that nothing is spilled, also "
 _PARTS = {4: "a quarter", 8: "an eighth"}
+_DIMENSIONS = ("rows", "columns")
+_WHOLE = ("tt.scan", "tt.gather", "tt.histogram")
+"""What no loop carries from one part of a tile to the next without more work."""
 _MOST_NEEDED = 4
 """Times the registers that there are: what needs more is spilled in any case, and ptxas takes seconds to find that."""
 
@@ -99,7 +104,56 @@ def shorter_tile(kernel: Kernel, value: Largest | None, after: Sequence[Option])
     if value is not None and is_whole_row(kernel, value):
         return f"walk the row in a loop, in tiles of {value.tensor.size // times}"
     part = "halve the tile" if times == 2 else f"take {_PARTS.get(times, f'a {times}th')} of the tile"
-    return part + named(scaled(kernel, value.tensor.shape if value is not None else (), 1 / times), before=": ")
+    if constants := named(scaled(kernel, _lengths(kernel, value), 1 / times), before=": "):
+        return part + constants
+    walked = _walked(kernel, value, times) if value is not None else ""
+    return walked or part
+
+
+def _lengths(kernel: Kernel, value: Largest | None) -> set[int]:
+    """Lengths of a tile that may become shorter: of no dimension that is reduced once, whose results would be others.
+
+    What a loop reduces it may carry. Of a value that is not known all with which the kernel goes from tile to tile.
+    """
+    if value is None:
+        return set(kernel.configuration.values()) if kernel.tile_lengths is not None else set()
+    shape = value.tensor.shape
+    if any(True for _ in kernel.named(*MMAS, *LOOPS)):
+        return set(shape)
+    whole = _axes(kernel, "tt.reduce", *_WHOLE, shape=shape) if len(shape) > 1 else set()
+    return set(shape) - {shape[axis] for axis in whole}
+
+
+def _walked(kernel: Kernel, value: Largest, times: int) -> str:
+    """Along which dimension a loop may walk through a value's tile, in words; empty of MMAs, and where none is known.
+
+    Best one along which nothing is reduced, neither of the tile nor of what its reduction leaves; else one whose sum or
+    maximum the loop carries.
+    """
+    shape = value.tensor.shape
+    if any(True for _ in kernel.named(*MMAS)) or not 1 <= len(shape) <= len(_DIMENSIONS):
+        return ""
+    reduced, whole = _axes(kernel, "tt.reduce", shape=shape), _axes(kernel, *_WHOLE, shape=shape)
+    along = [axis for axis, length in enumerate(shape) if length >= times and axis not in whole]
+    free = [axis for axis in along if axis not in reduced and shape[axis] not in row_lengths(kernel)]
+    carried = [axis for axis in along if axis in reduced]
+    axis = max(free or carried, key=lambda one: shape[one], default=None)
+    if axis is None:
+        return ""
+    sizes = " x ".join(map(str, shape))
+    what = f"{_DIMENSIONS[axis]} of the tile of {sizes}" if len(shape) > 1 else "elements of the tile"
+    carry = "" if free else ", and carry what is reduced along them (of a softmax the running maximum and sum)"
+    return f"loop over the {shape[axis]} {what}, {shape[axis] // times} at a time{carry}"
+
+
+def _axes(kernel: Kernel, *names: str, shape: Sequence[int]) -> set[int]:
+    """Those along which operations reduce, or scan, tiles of a shape."""
+    found = set()
+    for op in kernel.named(*names):
+        types, axis = tensor_types(kernel.module.lines[op.last_line]), re.search(r"axis = (\d+)", op.rest)
+        if types and axis is not None and tuple(types[0].shape) == tuple(shape):
+            found.add(int(axis[1]))
+    return found
 
 
 def is_whole_row(kernel: Kernel, value: Largest) -> bool:

@@ -14,7 +14,7 @@ from kperf.ir.loops import BOUNDS
 from kperf.ir.next_iteration import NextIteration
 from kperf.ir.outcomes import Outcomes
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import READS, Values, iterations_of, joined
+from kperf.ir.values import READS, Value, Values, iterations_of, joined
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
@@ -123,9 +123,23 @@ def _limit(values: Values, later: Values, loop: Operation, op: Operation, known:
     of_cta = any(source.name == "tt.get_program_id" for source in sources)
     if not abs(steps[0]) >= extent > of_cta:  # a window of a few positions beside the CTA's own one is none of them all
         return None
+    if reads and _is_passed(op, distances, int(steps[0]), (left, right)):
+        return None
     both = joined(distances, [left, right])
     is_known = not reads and not of_cta and both.iterations == {loop.line} and both.arguments <= known
     return _Limit(op, distances, int(steps[0]), reads, both.arguments, is_known)
+
+
+def _is_passed(op: Operation, distances: NDArray[np.int64], step: int, compared: Iterable[Value]) -> bool:
+    """Whether a constant lies before the loop's positions, which count on from a number that is loaded.
+
+    Of `first + start + tl.arange(0, B) >= 0` only negative positions do nothing. Loaded numbers are sampled as large.
+    """
+    if all(one.loaded or one.arguments or one.program or one.iterations for one in compared):
+        return False
+    predicate = op.rest.split(",")[0].strip()
+    holds_later = (predicate in _GREATER) == (step > 0)
+    return bool(np.all(COMPARE[predicate](distances, 0) == holds_later))
 
 
 def _depends(values: Values, op: Operation, place: int, loop: Operation) -> bool:

@@ -25,6 +25,7 @@ from kperf.diagnose.thresholds import BUSY_INTENSITY, IN_LOOP
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.loops import loop_arguments
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import READS
 from kperf.trace.analyze.finding import Source
 
 INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
@@ -129,6 +130,12 @@ def index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | No
         seen.add(maker.line)
         todo += [kernel.values.maker(maker, place) for place in range(len(maker.operands))]
     return None
+
+
+def is_loaded_in(kernel: Kernel, loop: Operation, op: Operation, place: int) -> bool:
+    """Whether an operand depends on what the loop's iterations load, as the slots of a table."""
+    sources = kernel.values.sources(op, place)
+    return any(loop in loops_around(one) for one in sources if one.name in (*READS, "ttg.local_load"))
 
 
 def never_ahead(  # noqa: PLR0911 (a case a reason)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kperf.arch import H200, H200_L2_KEPT_BYTES
+from kperf.arch.instructions import CONSTANT_INTEGER_DIVISION
 from kperf.diagnose.analyses.divisions import (
     CALLED,
     DIVISIONS,
@@ -19,7 +20,7 @@ from kperf.diagnose.analyses.divisions import (
     is_of_elements,
     numbers_of_thread,
 )
-from kperf.diagnose.analyses.loops import largest_bytes
+from kperf.diagnose.analyses.loops import is_loaded_in, largest_bytes
 from kperf.diagnose.analyses.occupancy import arithmetic_cycles, bytes_or_mma_cycles
 from kperf.diagnose.analyses.remainders import Sum, sums_of_remainders
 from kperf.diagnose.analyses.waves import COPIED_SHARE
@@ -31,6 +32,7 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import IN_LOOP, MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import READS
 from kperf.trace.analyze.finding import Finding
 
 _MOST = 8.0
@@ -41,6 +43,15 @@ _CALIBRATED = 0.8
 """Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
 _LONG_BYTES, _SUM_BITS = 8, 63
 """Of the integers in which a sum of many terms fits: their bytes, and the bits of a number that is not negative."""
+_SHORT_BYTES, _SHORT_TYPES = 4, ("i1", "i8", "i16", "i32")
+_TOO_LARGE = 1 << 31
+"""For 32 bits."""
+_READ = (*READS, "ttg.local_load")
+_ADDED = (
+    "arith.addi", "arith.subi", "arith.extsi", "arith.extui", "arith.constant", "tt.splat", "tt.broadcast",
+    "tt.expand_dims", "tt.reshape", "tt.make_range", "tt.get_program_id", "ttg.convert_layout",
+)  # fmt: skip
+"""Sums of a few numbers, and what hands numbers on as they are."""
 _BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
 
 
@@ -124,32 +135,88 @@ def _in_loops(kernel: Kernel, waiting: Collection[int]) -> Iterator[Finding]:
             shifted = number and number & (number - 1) == 0
             if not types or types[0].size < LEAST_ELEMENTS or shifted or is_data(kernel, op):
                 continue
-            gain = _gain(kernel, [other for other, its in divided if (its == 0) == (number == 0)])
-            most = 2 * gain - 1 if number else _MOST
+            share = _share(kernel, [other for other, its in divided if (its == 0) == (number == 0)])
+            gathered = is_loaded_in(kernel, loop, op, 0)
+            way = _way_of_gathered(kernel, op, number) if gathered else _Way(_way_of_counted(number), 1.0)
+            if way is None:
+                continue
+            gain = 1 / (1 - share * way.saved)
+            most = 1 / (1 - share) if gathered else 2 * gain - 1 if number else _MOST
             costly = "a number known only at run time, which takes some twenty instructions for"
             by = f"{number}, which takes a multiplication and shifts for" if number else costly
-            constant = "" if number else "make the divisor a tl.constexpr, "
             yield kernel.finding(
                 RULE.id,
                 op,
-                "low" if number and gain < MEDIUM_GAIN else "medium",
+                "low" if (number or gathered) and gain < MEDIUM_GAIN else "medium",
                 f"each iteration divides {types[0].size} indices by {by} each index",
-                f"carry quotient and remainder from iteration to iteration in variables, {constant}or write a loop for "
-                "each dimension",
+                way.words,
                 {"elements": types[0].size, "divisor": number},
                 confidence="medium",
                 estimate=(gain, 1.0, most),
             )
 
 
-def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> float:
-    """Without the instructions on the lines of the divisions, by what share of the loops' machine code they are."""
+@dataclass(frozen=True)
+class _Way:
+    """What to do about a division, in words, and the share of its instructions that this saves."""
+
+    words: str
+    saved: float
+
+
+def _way_of_counted(number: int) -> str:
+    """Of what a loop counts, so that each iteration's quotient follows from the last one's. number: 0 at run time."""
+    constant = "" if number else "make the divisor a tl.constexpr, "
+    return (
+        f"carry quotient and remainder from iteration to iteration in variables, {constant}or write a loop for each "
+        "dimension"
+    )
+
+
+def _way_of_gathered(kernel: Kernel, op: Operation, number: int) -> _Way | None:
+    """Of what the loop itself loads, as the slots of a table: no iteration's quotient follows from the last one's.
+
+    In 64 bits a constant divisor spares little. None of a constant in 32 bits, which is as cheap as a division gets.
+    """
+    fits = _has_32_bits(kernel, op)
+    now = min(instructions_of(kernel, op), LONG) if fits else instructions_of(kernel, op)
+    least = CONSTANT_INTEGER_DIVISION[_SHORT_BYTES]
+    if now <= SHORT:
+        made = f"make the divisor a tl.constexpr: a division then takes {least} instructions in place of {now}"
+        return _Way(made, 1 - least / now) if not number else None
+    then = least if number else SHORT
+    sign, result = ("%", "remainder") if op.name.startswith("arith.rem") else ("//", "quotient")
+    condition = "" if fits else "if the loaded numbers and the divisor are below 2^31, "
+    constant = f", or {least} if n is a tl.constexpr too (alone, in 64 bits, a tl.constexpr leaves "
+    constant += f"{CONSTANT_INTEGER_DIVISION[_LONG_BYTES]})"
+    return _Way(
+        f"{condition}divide in 32 bits and widen the {result} afterwards, as (x {sign} n).to(tl.int64) of x and n in "
+        f"32 bits: a division then takes {then} instructions in place of {now}{'' if number else constant}",
+        1 - then / now,
+    )
+
+
+def _has_32_bits(kernel: Kernel, op: Operation) -> bool:
+    """Whether dividend and divisor are sums of numbers that have 32 bits until they are widened, or are such numbers.
+
+    A sum of two of them may have 33, unless they are far from 2^31, as numbers of rows are.
+    """
+    made = [one for place in (0, 1) for one in kernel.values.sources(op, place, until=_READ)]
+    names = {name.removeprefix("%") for one in (op, *made) if one.name not in _READ for name in one.operands}
+    wide = [name for name, one in kernel.parameters.items() if name in names and one.type not in _SHORT_TYPES]
+    return all(abs(kernel.numbers.get(name, _TOO_LARGE)) < _TOO_LARGE for name in wide) and all(
+        "i64" not in one.rest.partition(" : ")[2] if one.name in _READ else one.name in _ADDED for one in made
+    )
+
+
+def _share(kernel: Kernel, divisions: Sequence[Operation]) -> float:
+    """Of the lines of the divisions in the instructions of the loops' machine code; a usual share without any."""
     lines = {(at.file, at.line) for op in divisions if (at := frame_of(op)) is not None}
     loops = [one for one in kernel.code.instructions if kernel.code.depth(one)] if kernel.code is not None else []
     if not lines or not loops:
-        return 1.3
+        return 1 - 1 / 1.3
     share = sum(one.frame is not None and (one.frame.file, one.frame.line) in lines for one in loops) / len(loops)
-    return 1 / max(1 - share, 1 / 3)  # a loop on one line is not all division
+    return min(share, 2 / 3)  # a loop on one line is not all division
 
 
 @dataclass(frozen=True)

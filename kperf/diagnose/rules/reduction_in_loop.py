@@ -28,6 +28,7 @@ from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _FEWER_WARPS = (1, 2)
+_ADDED_UP = ("tt.reduce", "tt.scan")
 _SHAPED = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "ttg.convert_layout")
 """What hands on numbers as they are."""
 
@@ -57,7 +58,7 @@ def _in_loops(kernel: Kernel) -> Iterator[Finding]:
                 f"each iteration reduces {tile.size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
                 f"give each warp whole {whole}: use fewer warps, or more {whole} in the tile"
-                if _needed(loop, op) and not _is_begun_with_it(kernel, loop, op)
+                if _needed(kernel, loop, op) and not _is_begun_with_it(kernel, loop, op)
                 else "add to a vector that the loop carries, and reduce the vector once after the loop; or give each "
                 f"warp whole {whole}",
                 {"elements": tile.size, "num_warps": kernel.num_warps},
@@ -151,17 +152,28 @@ def _carried(loop: Operation, op: Operation) -> bool:
     return bool(reached(loop, op.results) & {end for _, end in carried(loop)})
 
 
-def _needed(loop: Operation, op: Operation) -> bool:
+def _needed(kernel: Kernel, loop: Operation, op: Operation) -> bool:
     """Whether an iteration cannot go on without what comes of it, its own or the last one's.
 
-    Attention multiplies by what the largest score of each row gives; a recurrence computes from its last state.
+    Attention multiplies by what the largest score of each row gives, or adds it up without a product; a recurrence
+    computes from its last state.
     """
     made = reached(loop, op.results)
     later = reached(loop, [begin for begin, end in carried(loop) if end in made])
     return bool(later & read(op)) or any(
-        (one.name in MMAS and (made | later) & read(one)) or (one.name in STORES and stored(one) in made | later)
+        (one.name in MMAS and (made | later) & read(one))
+        or (one.name in STORES and stored(one) in made | later)
+        or (one.name in _ADDED_UP and (made | later) & read(one) and _reduced(kernel, one) is not op)
         for one in own(loop)
     )
+
+
+def _reduced(kernel: Kernel, op: Operation) -> Operation | None:
+    """What makes the numbers that an operation reduces, in whatever shape: of a tile another dimension's reduction."""
+    made = kernel.values.maker(op, 0)
+    while made is not None and made.name in _SHAPED:
+        made = kernel.values.maker(made, 0)
+    return made
 
 
 def _is_begun_with_it(kernel: Kernel, loop: Operation, op: Operation) -> bool:
@@ -172,9 +184,7 @@ def _is_begun_with_it(kernel: Kernel, loop: Operation, op: Operation) -> bool:
     begin = next((begin for begin, end in carried(loop) if end in op.results), None)
     if begin is None:
         return False
-    made = kernel.values.maker(op, 0)
-    while made is not None and made.name in _SHAPED:
-        made = kernel.values.maker(made, 0)
+    made = _reduced(kernel, op)
     names, readers = {begin, *op.results}, list[Operation]()
     for one in own(loop):
         if read(one) & names and one.name in _SHAPED:
