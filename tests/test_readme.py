@@ -178,9 +178,8 @@ def test_the_timers_of_improved_plus_are_those_of_the_record():
     ours = {row.timer: row for row in rows if row.implementation == "improved_plus"}
     tflops = {name: row.workload.flops / statistics.median(row.ours_ms) / 1e9 for name, row in ours.items()}
     wanted = [f"{tflops[name]:.0f}" for name in ("cuda_graph_events", "do_bench", "do_bench_cudagraph")]
-    assert said(f"on an H100, Improved+ reaches {wanted[0]} TFLOPS by our timer.")
-    measured_by_both = f"measure {wanted[1]} and {wanted[2]} TFLOPS."
-    assert said(f"#does-tritonbench-agree-with-direct-calls-make-tritonbench) {measured_by_both}")
+    by_both = f"{wanted[1]} and {wanted[2]} TFLOPS by [tritonbench's two timers]"
+    assert said(f"on an H100, Improved+ reaches {wanted[0]} TFLOPS by our timer, and {by_both}")
 
 
 def test_the_timers_beside_tritonbenchs_are_of_the_day_of_the_record():
@@ -276,18 +275,19 @@ def test_the_gain_of_a_llama_block_is_that_of_the_record():
     }
     (ours, low, high), (fa3, fa3_low, fa3_high) = gains["improved_plus", False], gains["fa3", False]
     assert max(low, fa3_low) < min(high, fa3_high)
-    assert said(f"on an H100 is {ours:.3f} times as fast with Improved+ as with torch's attention.")
-    with_fa3 = f"With FA3 the Llama block's forward pass is {fa3:.3f} times as fast as with torch's attention"
-    assert said(f"{with_fa3}; the intervals of {ours:.3f} and {fa3:.3f} overlap.")
+    with_fa3 = f"and {fa3:.3f} times as fast with FA3 as with torch's attention."
+    assert said(f"on an H100 is {ours:.3f} times as fast with Improved+ as with torch's attention, {with_fa3}")
+    assert said(f"The 95 % intervals of {ours:.3f} and {fa3:.3f} overlap")
     both = {key: gains[key, True][0] for key in ("improved_plus", "fa3")}
-    assert said(f"are {both['improved_plus']:.3f} times as fast with Improved+, and {both['fa3']:.3f} times with FA3.")
+    with_fa3 = f"and {both['fa3']:.3f} times as fast with FA3 as with torch's attention."
+    assert said(f"are {both['improved_plus']:.3f} times as fast with Improved+ as with torch's attention, {with_fa3}")
 
 
 def test_the_page_of_fig_11_says_how_much_arithmetic_runs_under_mmas():
     for name, begin in (("vanilla", "only"), ("improved", "In the improved schedule")):
         found = read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json").arithmetic
-        hidden = f"{found.under_any_mmas:.0f} of {found.cycles:.0f}"
-        assert said(f"{begin} {hidden} cycles of an iteration's arithmetic run under the other consumer's MMAs.")
+        hidden = f"{found.under_any_mmas:.0f} of the {found.cycles:.0f} cycles of arithmetic in an iteration"
+        assert said(f"{begin} {hidden} overlap with the other consumer's MMAs.")
 
 
 def test_the_passes_on_the_page_of_fig_11_are_those_of_the_record():

@@ -288,7 +288,7 @@ def expected(claim: Claim) -> str:
         assert claim.at_least is not None
         return f"at least {stated(claim.at_least, claim.unit)}"
     if claim.yardstick is not None:
-        return f"{stated(claim.yardstick, claim.unit)}, the paper's value for improved"
+        return f"{stated(claim.yardstick, claim.unit)}, the paper's value for its kernel improved, no mask"
     if claim.paper is None or claim.tolerance is None:
         return "no goal"
     return f"{stated(claim.paper, claim.unit)} +/- {stated(claim.tolerance, '%')}"

@@ -234,12 +234,12 @@ def markdown(folder: Path) -> str:
     ]
     head = (
         "kernel",
-        "time of a launch without events, ms",
-        "change of a launch's time by events in all CTAs",
-        "what events in all CTAs change",
-        "change of a launch's time by events in only some CTAs",
-        "confidence with events in all CTAs",
-        "confidence with events in only some CTAs",
+        "time of a launch without timestamps (events), ms",
+        "change of a launch's time if all CTAs write timestamps (events)",
+        "what else changes in the kernel if all CTAs write timestamps (events)",
+        "change of a launch's time if only some CTAs write timestamps (events)",
+        "confidence if all CTAs write timestamps (events)",
+        "confidence if only some CTAs write timestamps (events)",
     )
     others = [f"- {line}" for line in _with_all_alone(rows)]
     return "\n".join([*lines, *md.table(head, table), *(["", *others] if others else [])])
@@ -264,7 +264,7 @@ def _changes(row: DisturbanceRow | None) -> str:
         changes.append(f"a thread spills {after.spilled_bytes - before.spilled_bytes} bytes more")
     if not row.same_order:
         changes.append("the order of instructions")
-    return ", ".join(changes) or "nothing but the time"
+    return ", ".join(changes) or "nothing"
 
 
 def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:

@@ -109,8 +109,8 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
         f"example on {gpu}",
         f"findings with Triton {first}",
         "findings with newer Triton",
-        "ms of a launch without events (Triton)",
-        "cycles with events (Triton)",
+        "ms of a launch without timestamps (Triton version)",
+        "cycles with timestamps (Triton version)",
     )
     rows = [
         _row(kernel, {version: readings.get(Place(gpu, kernel, version)) for version in versions})

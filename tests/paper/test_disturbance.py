@@ -191,7 +191,7 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
 @pytest.mark.parametrize(
     ("occupancy", "spilled", "same_order", "ratio", "changes"),
     [
-        (6, 16, True, 1.051, "nothing but the time"),  # 16 bytes are the events' counter
+        (6, 16, True, 1.051, "nothing"),  # 16 bytes are the events' counter
         (5, 17, True, 1.2, "5 CTAs fit on an SM instead of 6, a thread spills 17 bytes more"),
         (6, 0, False, 0.9, "the order of instructions"),
     ],

@@ -232,7 +232,7 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
     lines = tables(rows).splitlines()
     start = lines.index(
         "| example on NVIDIA H200 | findings with Triton 3.6.0 | findings with newer Triton "
-        "| ms of a launch without events (Triton) | cycles with events (Triton) |"
+        "| ms of a launch without timestamps (Triton version) | cycles with timestamps (Triton version) |"
     )
     high = "exposed-loads (high)"
     both = "2.000 (3.6.0), 2.000 (3.10.0) | iteration: 1237 (3.6.0), 1237 (3.10.0)"
