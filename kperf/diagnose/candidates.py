@@ -77,9 +77,8 @@ class _Changes:
             made = with_change(self._kernel, change)
             self._made[words] = (made, diagnose(made).findings) if made is not None else None
         changed = self._made[words]
-        if (
-            changed is None
-        ):  # of another tile perhaps because of what the script computes from it, as a descriptor's box
+        if changed is None:
+            # Another tile fails perhaps with what the script computes from its own, as a descriptor's box.
             return NOT_COMPILED if change.keys() <= set(OPTIONS) else ""
         kernel, after = changed
         if kernel.compiled.kernel.asm.get("cubin") == self._kernel.compiled.kernel.asm.get("cubin"):
