@@ -41,6 +41,9 @@ def sections(folder: Path) -> dict[str, str]:
     advised = {number: rows for number, rows in newest_first.items() if any(row.follows for row in rows)}
     cells = [[_page(number), *followed.totals(rows)] for number, rows in advised.items()]
     found["followed"] = "\n".join(md.table(("collection", *followed.TOTALS), cells))
+    every = followed.of_rules([row for rows in of_number.values() for row in rows])
+    rules = [(f"[{rule}](rules/{rule}.md)", *cells) for rule, cells in every.items()]
+    found["of-rules"] = "\n".join(md.table(followed.OF_RULES, rules))
     return found
 
 

@@ -70,6 +70,37 @@ def totals(rows: Sequence[PublicRow]) -> tuple[str, ...]:
     return kernels, *speedups, f"{sum(map(is_slower, changes))} of {len(changes)}"
 
 
+OF_RULES = ("rule", "changes", "speedup", "10% faster", "slower")
+"""Of a rule: its name, and what `of_rules` gives."""
+_FEWEST = 3
+"""Changes of a rule that are shown: of one or two a mean says little."""
+_SLOWER = 0.97
+"""At most so many times as fast: what differs less may be chance."""
+
+
+def of_rules(rows: Sequence[PublicRow]) -> dict[str, tuple[str, ...]]:
+    """What changes gain that follow each rule, in a row, the rule whose changes gain most first.
+
+    A change on top of another one (*also:*) by what it adds to that one's speedup. Changes of outputs are left out.
+    """
+    gains = {row.name: statistics.median(row.ratios) for row in rows if row.follows and row.outputs != "different"}
+    of_rule: dict[str, list[float]] = {}
+    for row in rows:
+        first = f"{row.follows}:1" if row.change.startswith("also") else ""
+        if row.name in gains and (not first or first in gains):
+            of_rule.setdefault(row.rule, []).append(gains[row.name] / gains.get(first, 1.0))
+    means = {rule: statistics.geometric_mean(each) for rule, each in of_rule.items() if len(each) >= _FEWEST}
+    return {
+        rule: (
+            str(len(of_rule[rule])),
+            f"{means[rule]:.2f} x",
+            str(sum(one >= FASTER for one in of_rule[rule])),
+            str(sum(one <= _SLOWER for one in of_rule[rule])),
+        )
+        for rule in sorted(means, key=lambda one: -means[one])
+    }
+
+
 def _changed(rows: Sequence[PublicRow]) -> int:
     return len({row.follows for row in rows if row.follows})
 

@@ -275,6 +275,23 @@ def test_the_page_compares_what_findings_gain_with_what_authors_gained(tmp_path,
     assert "changed as kperf advises" in console.export_text()
 
 
+def test_a_rule_has_the_mean_of_what_its_changes_add(tmp_path):
+    """A second change counts beside the first; rules of two changes, and other outputs, do not."""
+    rows = [
+        *(row(name=name, faults=["slow-math"]) for name in "abcd"),
+        row(name="a:1", follows="a", kernel="a", rule="float64", changed=0.5),  # 4 x
+        row(name="a:2", follows="a", kernel="a2", rule="float64", change="also: float32", changed=0.25),  # 8 x, so 2 x
+        row(name="b:1", follows="b", kernel="b", rule="float64", changed=2.0),
+        row(name="c:1", follows="c", kernel="c", rule="float64", changed=2.5),  # 0.8 x
+        row(name="d:1", follows="d", kernel="d", rule="float64", changed=0.1, outputs="different"),
+        row(name="b:2", follows="b", kernel="b2", rule="slow-math", change="also: exp2", changed=1.0),
+        row(name="c:2", follows="c", kernel="c2", rule="slow-math", change="also: exp2", changed=1.0),
+    ]
+    kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
+    lines = public.sections(tmp_path / "h200")["of-rules"].splitlines()
+    assert lines[2:] == ["| [float64](rules/float64.md) | 4 | 1.59 x | 2 | 1 |"]  # (4 * 2 * 1 * 0.8) ** (1 / 4)
+
+
 def test_a_change_that_follows_findings_keeps_its_rule(tmp_path, console, gpu, monkeypatch):
     pairs = tmp_path / "pairs.py"
     pairs.write_text(PAIRS.replace('timed="kernel")', 'timed="kernel", follows="author")'))
