@@ -286,6 +286,7 @@ def test_a_rule_has_the_mean_of_what_its_changes_add(tmp_path):
         row(name="d:1", follows="d", kernel="d", rule="float64", changed=0.1, outputs="different"),
         row(name="b:2", follows="b", kernel="b2", rule="slow-math", change="also: exp2", changed=1.0),
         row(name="c:2", follows="c", kernel="c2", rule="slow-math", change="also: exp2", changed=1.0),
+        row(name="ours", kernel="by_hand", changed=0.1),
     ]
     kept(RecordStore(tmp_path / "h200", "public", ROWS), rows)
     lines = public.sections(tmp_path / "h200")["of-rules"].splitlines()
