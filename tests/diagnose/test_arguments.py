@@ -227,7 +227,7 @@ def test_a_sum_in_64_bits_is_no_index_and_an_address_is(tmp_path, offsets, lines
     assert {one.source.line for one in diagnosis.findings if one.id == "int64-index"} == lines
 
 
-ROWS = """
+GATHERED = """
 import torch, triton, triton.language as tl
 
 @triton.jit
@@ -267,7 +267,7 @@ LEFT = "leave the loaded index in 32 bits, which reach across 2^31 elements: the
     ],
 )
 def test_gathered_rows_have_no_first_address_before_the_loop(tmp_path, offsets, index, length, advice):
-    source = ROWS.replace("OFFSETS", offsets).replace("INDEX", index).replace("LENGTH", length)
+    source = GATHERED.replace("OFFSETS", offsets).replace("INDEX", index).replace("LENGTH", length)
     (diagnosis,) = of_script(tmp_path, source)
     found = {one.advice for one in diagnosis.findings if one.id == "int64-index"}
     assert {one.partition(" has ")[0] + " has" * (" has " in one) for one in found} == advice
