@@ -55,10 +55,9 @@ class _Changes:
             return finding
         dropped: list[Dropped] = []
         for change in finding.candidates:
-            words = in_words(change)
-            if words not in self._made and len(self._made) >= MOST_CHANGES:
+            words, why = in_words(change), self._why_not(change, finding)
+            if why is None:
                 break
-            why = self._why_not(change, finding)
             if not why:
                 likeliest = in_words(finding.candidates[0])
                 advice = naming(finding.advice, likeliest, words) if dropped else finding.advice
@@ -68,18 +67,22 @@ class _Changes:
             return _with_all_dropped(finding, dropped)
         return _with_dropped(finding, finding.advice, dropped)
 
-    def _why_not(self, change: Mapping[str, int], finding: Finding) -> str:
-        """Why a change does not do what a finding advises it for; empty if it does."""
+    def _why_not(self, change: Mapping[str, int], finding: Finding) -> str | None:
+        """Why a change does not do what a finding advises it for; empty if it does, None if that is not known.
+
+        Another tile may fail with what the script computes from its own, such as a descriptor's box.
+        """
         words = in_words(change)
         if _is_in_list(self._kernel, change):
             return IN_LIST
         if words not in self._made:
+            if len(self._made) >= MOST_CHANGES:
+                return None
             made = with_change(self._kernel, change)
             self._made[words] = (made, diagnose(made).findings) if made is not None else None
         changed = self._made[words]
         if changed is None:
-            # Another tile fails perhaps with what the script computes from its own, as a descriptor's box.
-            return NOT_COMPILED if change.keys() <= set(OPTIONS) else ""
+            return NOT_COMPILED if change.keys() <= set(OPTIONS) else None
         kernel, after = changed
         if kernel.compiled.kernel.asm.get("cubin") == self._kernel.compiled.kernel.asm.get("cubin"):
             return SAME_CODE

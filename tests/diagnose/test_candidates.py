@@ -50,13 +50,26 @@ def test_a_tile_that_spills_registers_is_left_out(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_tile_that_fails_with_what_the_script_computes_from_it_is_not_left_out(monkeypatch):
+def test_a_tile_that_fails_with_what_the_script_computes_from_it_is_not_left_out():
     """The descriptors of the launch have boxes of the tile's own length: nothing says that another tile fails."""
     kernel = read("drafts/grouped_gemm_tma.py")
     diagnosis = diagnose(kernel)
     assert of(diagnosis, "small-tile").candidates == [{"BK": 64}]
     assert candidates.with_change(kernel, {"BK": 64}) is None
     assert checked(kernel, diagnosis) == diagnosis
+
+
+def test_a_tile_of_which_nothing_is_known_is_not_named_as_what_helps(monkeypatch):
+    """The likeliest makes the same kernel, and the next does not compile: that is no reason to advise it."""
+    kernel = read("drafts/matmul_small.py")
+    diagnosis = diagnose(kernel)
+    tile = of(diagnosis, "small-tile")
+    first = tile.candidates[0]
+    monkeypatch.setattr(candidates, "with_change", lambda kernel, change: kernel if change == first else None)
+    found = of(checked(kernel, diagnosis), "small-tile")
+    assert left_out(found) == {in_words(first): SAME_CODE}
+    assert not any(in_words(one) in found.advice for one in tile.candidates[1:] if in_words(one) not in tile.advice)
+    assert (found.severity, found.estimate) == (tile.severity, tile.estimate)
 
 
 def test_what_ptxas_refuses_is_none_and_prints_nothing(capsys, monkeypatch):
@@ -113,7 +126,10 @@ def test_what_cannot_be_compiled_again_keeps_its_advice(tmp_path, kind):
 def test_a_finding_whose_second_candidate_helps_is_printed(one_stage, monkeypatch):
     kernel, diagnosis = one_stage
     make = candidates.with_change
-    same = lambda kernel, change: kernel if change == {"num_stages": 3} else make(kernel, change)  # noqa: E731
+
+    def same(kernel, change):
+        return kernel if change == {"num_stages": 3} else make(kernel, change)
+
     monkeypatch.setattr(candidates, "with_change", same)
     console = WholeConsole(file=io.StringIO())
     command.show(console, Diagnoses(kernels=[checked(kernel, diagnosis)]), command.Request())
