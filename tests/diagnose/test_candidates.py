@@ -14,6 +14,7 @@ from kperf.diagnose.candidates import IN_LIST, MOST_CHANGES, NONE_HELPS, NOT_COM
 from kperf.diagnose.compilations import diagnose_all
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.reading.options import OPTIONS
 from kperf.diagnose.rules import register_spills
 from kperf.ir import compile as compiler
 from kperf.trace.analyze.finding import Estimate
@@ -60,16 +61,17 @@ def test_a_tile_that_fails_with_what_the_script_computes_from_it_is_not_left_out
 
 
 def test_a_tile_of_which_nothing_is_known_is_not_named_as_what_helps(monkeypatch):
-    """The likeliest makes the same kernel, and the next does not compile: that is no reason to advise it."""
-    kernel = read("drafts/matmul_small.py")
+    """Three stages make the same kernel, and the tile does not compile: that is no reason to advise it."""
+    kernel = read("drafts/matmul_one_stage.py")
     diagnosis = diagnose(kernel)
-    tile = of(diagnosis, "small-tile")
-    first = tile.candidates[0]
-    monkeypatch.setattr(candidates, "with_change", lambda kernel, change: kernel if change == first else None)
-    found = of(checked(kernel, diagnosis), "small-tile")
-    assert left_out(found) == {in_words(first): SAME_CODE}
-    assert not any(in_words(one) in found.advice for one in tile.candidates[1:] if in_words(one) not in tile.advice)
-    assert (found.severity, found.estimate) == (tile.severity, tile.estimate)
+    loads = of(diagnosis, "loads-not-pipelined")
+    tile = next(name for name in kernel.configuration if name not in OPTIONS)
+    both = loads.model_copy(update={"candidates": [{"num_stages": 3}, {tile: 64}]})
+    monkeypatch.setattr(candidates, "with_change", lambda kernel, change: kernel if "num_stages" in change else None)
+    (found,) = checked(kernel, diagnosis.model_copy(update={"findings": [both]})).findings
+    assert left_out(found) == {"num_stages=3": SAME_CODE}
+    assert f"{tile}=64" not in found.advice
+    assert (found.severity, found.estimate) == (loads.severity, loads.estimate)
 
 
 def test_what_ptxas_refuses_is_none_and_prints_nothing(capsys, monkeypatch):
